@@ -1,4 +1,4 @@
-"""What the jobs of this folder share: a lean Spark session, and the flights joined with their planes."""
+"""Helpers that the jobs of this folder share: a small Spark session, and the flights joined with their planes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ COLUMNS = [
 ]
 
 
-#: State that survives: RocksDB with a changelog a batch, and version 2 of the state's checkpoint, in which the commit log
-#: names the state files that count, so that a stale task cannot replace one of them (SPARK-49374).
+#: State that survives a restart: RocksDB with one changelog per batch, and version 2 of the state's checkpoint, in which the
+#: commit log names the valid state files, so that a stale task cannot replace one of them (SPARK-49374).
 STATEFUL = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -1,4 +1,4 @@
-"""Flights to Kafka with Spark's built-in sink, and the settings of its producer that decide what a broken connection does."""
+"""Flights to Kafka with Spark's built-in sink, and the producer settings that decide what a broken connection does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Flights that departed, enriched with their planes, to a Postgres table and to a Kafka topic, from one query.
 
-The two can never commit in one step. Each sink keeps its own progress, so a batch that only one of them committed is
-replayed, skipped by the one and written by the other.
+The two sinks can never commit in one step. Each keeps its own progress: when a batch that only one of them committed is
+replayed, that sink skips it and the other writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flights that departed, enriched with their planes, written to a Kafka topic: one transaction a batch."""
+"""Flights that departed, enriched with their planes, written to a Kafka topic: one transaction per batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Flights with their plane as it was at departure: joined with the planes' changelog by the time each version was valid.
 
-A version is known to be valid at a moment only when the change that ended it has come. So a flight waits in the state
-for that change, and the result depends on what is in the logs, never on when it was read.
+Only the change that ends a version shows until when the version was valid. So a flight waits in the state for that change,
+and the result depends on the contents of the logs, never on when they were read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Flights with the weather of their hour, two streams joined on time, appended to Postgres: effectively once.
 
-Flights for whose hour no weather came are reported too, without it, once the watermark says that none can come any more.
+Flights without weather for their hour are written too, once the watermark shows that none can come any more.
 """
 
 from __future__ import annotations

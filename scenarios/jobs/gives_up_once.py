@@ -1,7 +1,7 @@
-"""Flights to Kafka, one transaction a batch; an attempt is given up and made again: with a new producer, or with the same.
+"""Flights to Kafka, one transaction per batch; the job gives up an attempt and tries again, with a new producer or the same.
 
-Giving up is what a job does when a lookup fails or a deadline passes in the middle of a batch: abort, and try again.
-With ``--reuse-producer`` it is done as many programs do it, by the same producer.
+A job gives up when a lookup fails or a deadline passes in the middle of a batch: it aborts, and tries again. With
+``--reuse-producer`` it does so as many programs do, with the same producer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ parser.add_argument("--checkpoint", required=True, help="checkpoint folder of th
 
 
 class GivenUp(Exception):
-    """The attempt was aborted; nothing of it may be seen."""
+    """The attempt was aborted; no reader may see any of it."""
 
 
 class GivesUpOnce(KafkaTransactional):
@@ -58,7 +58,7 @@ class GivesUpOnce(KafkaTransactional):
 
 
 class KeptProducer(Producer):
-    """May be initialised again, which does nothing then."""
+    """A producer that may be initialised again, without effect."""
 
     _ready = False
 
@@ -69,7 +69,7 @@ class KeptProducer(Producer):
 
 
 class ReusesItsProducer(GivesUpOnce):
-    """All transactions in one producer epoch: what a late EndTxn of one does to the next, no call of the client tells."""
+    """All transactions in one producer epoch: no call of the client shows what a late EndTxn of one does to the next."""
 
     _kept: KeptProducer | None = None
 

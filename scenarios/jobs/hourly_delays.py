@@ -1,6 +1,6 @@
 """Delays of each hour, carrier and origin, kept up to date in a Postgres table: state in RocksDB, effectively once.
 
-The state is where the totals live: a batch puts the new total of each window that it touched in place of the old one.
+The state holds the totals: a batch replaces the total of each window that it touched.
 """
 
 from __future__ import annotations

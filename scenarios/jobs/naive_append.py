@@ -1,6 +1,6 @@
-"""Flights to Postgres as they are often written: each batch is inserted and committed, and nothing remembers that.
+"""Flights to Postgres as they are often written: each batch is inserted and committed, and the job does not record that.
 
-A driver that dies between the COMMIT and Spark's own commit log writes the batch a second time.
+If the driver dies between the COMMIT and Spark's own commit log, the batch is written a second time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Flights to Postgres, "exactly once" by the number of the batch: one that was recorded before is skipped.
+"""Flights to Postgres, "exactly once" by the number of the batch: the job skips a number that it has recorded.
 
 The rows and the number are one transaction, so a plain replay does no harm. But the number belongs to the checkpoint: a new
 checkpoint counts from 0 again, and with ``--by-query`` (as with a transaction id made of Spark's query id) a checkpoint that
-has lost its id is somebody else's.
+has lost its id looks like another query's.
 """
 
 from __future__ import annotations

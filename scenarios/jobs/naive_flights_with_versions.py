@@ -1,6 +1,6 @@
 """Flights with their plane as it is now: one query keeps a table of the planes, the other looks each flight's plane up.
 
-Which version is found depends on when a batch runs: one that is replayed after a crash meets the planes of a later time.
+Which version it finds depends on when a batch runs: a batch that is replayed after a crash finds the planes of a later time.
 """
 
 from __future__ import annotations

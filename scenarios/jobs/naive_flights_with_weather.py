@@ -1,4 +1,4 @@
-"""Flights with the weather of their hour as in `flights_with_weather`, and a sink that remembers nothing."""
+"""Flights with the weather of their hour as in `flights_with_weather`, and a sink that does not record its progress."""
 
 from __future__ import annotations
 

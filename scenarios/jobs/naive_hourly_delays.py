@@ -1,4 +1,4 @@
-"""Delays of each hour as they are often kept: no state, each batch adds its counts to what the table holds.
+"""Delays of each hour as they are often kept: no state, each batch adds its counts to those in the table.
 
 An increment is not idempotent: a batch that is written twice counts twice.
 """

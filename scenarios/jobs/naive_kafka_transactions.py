@@ -1,6 +1,6 @@
-"""Flights to Kafka in one transaction a batch, as if that alone made it exactly-once: nothing says which batch was committed.
+"""Flights to Kafka in one transaction per batch, as if that alone made it exactly-once: no record shows which batch was committed.
 
-Whoever cannot tell whether a commit was applied, and keeps no record that says so, writes the batch again.
+If the job cannot tell whether a commit was applied, it has no record to look it up in, and writes the batch again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Delays of each hour with the totals in the driver's memory, and a sink that writes each batch exactly once.
 
-What the driver knew is gone with it: a sink that is effectively once does not make the state so.
+The totals die with the driver: an effectively-once sink does not make the state effectively-once.
 """
 
 from __future__ import annotations

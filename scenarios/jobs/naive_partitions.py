@@ -1,6 +1,6 @@
-"""Flights to Postgres as each task writes them: row by row, each committed at once, and nothing takes back what a task left.
+"""Flights to Postgres as each task writes them: row by row, each committed at once, and nothing removes a failed task's rows.
 
-A task whose process dies in the middle is run again, from its first row: what the first attempt had written stands twice.
+Spark runs a task whose process dies in the middle again, from its first row: the rows of the first attempt are there twice.
 """
 
 from __future__ import annotations

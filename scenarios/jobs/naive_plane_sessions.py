@@ -1,4 +1,4 @@
-"""The working days of each plane as in `plane_sessions`, with state that survives, and a sink that remembers nothing."""
+"""The working days of each plane as in `plane_sessions`, with state that survives, and a sink that does not record its progress."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Delays of each hour without Spark's watermark: flights later than half a day are left out, by the newest one seen so far.
 
-The sink adds each batch exactly once. What is late is decided by what this driver has seen: a new one has seen nothing,
-and counts flights that the one before had left out.
+The sink adds each batch exactly once. What is late depends on what this driver has seen: a new driver has seen nothing,
+and counts flights that the previous one left out.
 """
 
 from __future__ import annotations

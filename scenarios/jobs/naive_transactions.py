@@ -1,7 +1,7 @@
-"""Flights to Kafka as a first program with transactions does it: a transaction a batch, and a transactional.id a start.
+"""Flights to Kafka as a first program with transactions does it: one transaction per batch, and a new transactional.id per start.
 
-Each start of the driver makes up an id of its own, "so that two can never get in each other's way". Nobody then ends the
-transaction that a dead start left open, and nobody fences one that was only slow.
+Each start of the driver makes up its own id, "so that two can never get in each other's way". So nothing ends the transaction
+that a dead start left open, and nothing fences a driver that was only slow.
 """
 
 from __future__ import annotations

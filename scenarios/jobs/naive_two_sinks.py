@@ -1,7 +1,7 @@
-"""Flights to a table and to a topic, from one batch: the table remembers which batches are done, for both.
+"""Flights to a table and to a topic, from one batch: the table records which batches are done, for both.
 
-A batch that the table has is skipped as a whole. So a driver that dies between the two leaves the topic without the batch,
-for good, and nothing ever compares them.
+The job skips a batch that the table has, for the topic too. So if the driver dies between the two, the topic never gets the
+batch, and nothing ever compares the two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Flights to Postgres, each with its number among the flights of its plane: one more than the table has of them by then.
+"""Flights to Postgres, each with its number among the flights of its plane: one more than the table holds at that time.
 
-By default the table is asked as it stands. A batch that is replayed finds its own rows there, and numbers its flights anew,
-too high: by its key each row is written once, and yet not as before. With ``--by-position`` only rows from earlier positions
-of the source count: the same answer however often it is asked.
+By default all rows in the table count. A batch that is replayed finds its own rows there and numbers its flights again, too
+high: by its key each row is written once, but with another number. With ``--by-position`` only rows from earlier positions of
+the source count: the number is the same however often the batch runs.
 """
 
 from __future__ import annotations

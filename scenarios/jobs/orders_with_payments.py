@@ -1,4 +1,4 @@
-"""Orders with the payment that came within a minute, each appended to Postgres once; without one when none can come any more.
+"""Orders with the payment that came within a minute, each appended to Postgres once; an unpaid order without one, when none can come any more.
 
 A join of two streams. Paid orders are written by the batch that reads the payment; unpaid ones by a batch without input, which
 Spark runs when the watermark has passed the minute.

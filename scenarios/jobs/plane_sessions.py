@@ -1,6 +1,6 @@
 """The working days of each plane: sessions of flights at most six hours apart, each appended to Postgres once, when it is over.
 
-A session is over when the watermark has passed its end: only then is its row written, and never again.
+A session is over when the watermark has passed its end: only then its row is written, and only once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flights to Postgres, exactly once without any helper: the source position is the primary key, and conflicts are nothing."""
+"""Flights to Postgres, effectively once without any helper: the source position is the primary key, and a conflict changes nothing."""
 
 from __future__ import annotations
 

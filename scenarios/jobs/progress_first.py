@@ -1,6 +1,6 @@
-"""Flights to Postgres with their offsets kept beside them: progress is written first, then the rows.
+"""Flights to Postgres with their offsets in the same database: progress is written first, then the rows.
 
-By default each is a transaction of its own, and a driver that dies between the two has promised what it never did.
+By default each is its own transaction: a driver that dies between the two has recorded progress without its rows.
 ``--one-transaction`` is the remedy: the same statements in the same order, and one COMMIT.
 """
 

@@ -1,7 +1,7 @@
-"""Flights to Postgres, a row at a time, each under its source position: what is written again changes nothing.
+"""Flights to Postgres, one row at a time, each under its source position: writing a row again changes nothing.
 
-By default every INSERT commits by itself (autocommit), as with many a client: readers see a batch come in bit by bit, and
-where the driver dies in the middle, half of it until another driver is up. ``--one-transaction`` is the remedy.
+By default every INSERT commits by itself (autocommit), as in many clients: readers see a batch appear row by row, and if the
+driver dies in the middle, half of it until another driver is up. ``--one-transaction`` is the remedy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Flights to Postgres from the tasks, effectively once: each attempt stages its rows, and the driver publishes the winners'.
 
-Spark hands the driver the result of one attempt at each task, the one that it counts. So a task returns under which name it
-has staged, and only rows of those names are published: in one transaction with a note that this batch is. What lost attempts
-have staged is never read. (Spark's own file sink works so: a manifest names the files that count.)
+Spark gives the driver the result of one attempt at each task, the one that it counts. So a task returns the name under which
+it staged its rows, and the driver publishes only rows of those names, in one transaction with a record of the batch. The rows
+of lost attempts are never read. (Spark's own file sink works this way: a manifest names the files that count.)
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     def write(batch: DataFrame, batch_id: int) -> None:
         winners = batch.rdd.mapPartitions(stage).collect()
         with psycopg.connect(postgres) as connection:
-            # The note first: a batch that is published already, or by a zombie at this moment, is found here.
+            # The record first: it conflicts if the batch is already published, or a zombie is publishing it at this moment.
             note = "INSERT INTO published (batch) VALUES (%s) ON CONFLICT DO NOTHING RETURNING batch"
             if connection.execute(note, (batch_id,)).fetchone() is not None:
                 connection.execute(publish, (winners,))

@@ -1,4 +1,4 @@
-"""What the jobs of this folder read, made by rule: the same records every time, some hundred of each."""
+"""Generates the input of this folder's jobs: the same few hundred records each time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def orders() -> Iterable[dict[str, Any]]:
 
 
 def readings() -> Iterable[dict[str, Any]]:
-    """One in fifty does not fit the schema: text where the meter's count should be, or no id."""
+    """One reading in fifty does not fit the schema: text where the meter's count should be, or no id."""
     draw = random.Random(2)
     for number in range(600):
         reading = {"reading_id": number, "meter": f"m{draw.randrange(25)}", "watt_hours": draw.randrange(10**7)}
@@ -41,7 +41,7 @@ def readings() -> Iterable[dict[str, Any]]:
 
 
 def trades() -> Iterable[dict[str, Any]]:
-    """As a large exchange names them: `t` is the trade's id, `T` its time; price and quantity are texts."""
+    """Trades with the field names of a large exchange: `t` is the trade's id, `T` its time; price and quantity are texts."""
     draw = random.Random(3)
     start = int(NOON.timestamp() * 1000)
     for number in range(900):
@@ -75,7 +75,7 @@ def payments() -> Iterable[dict[str, Any]]:
 
 
 def events() -> Iterable[dict[str, Any]]:
-    """Whole records: keys, values and headers."""
+    """Whole records: key, value and headers."""
     draw = random.Random(6)
     for number in range(600):
         yield {
@@ -92,7 +92,7 @@ def sensors() -> Iterable[dict[str, Any]]:
 
 
 def shown() -> Iterable[dict[str, Any]]:
-    """The last one is an hour later than all others: it moves the watermark past them."""
+    """Ads that were shown. The last is an hour later than all others and moves the watermark past them."""
     draw = random.Random(8)
     for number in range(400):
         yield {"ad_id": number, "page": f"/p{draw.randrange(12)}", "shown_at": at(number)}
@@ -114,7 +114,7 @@ def visits() -> Iterable[dict[str, Any]]:
 
 
 def write(folder: Path, *names: str) -> None:
-    """`NAME.jsonl` in ``folder`` for each of the sets named."""
+    """`NAME.jsonl` in ``folder`` for each named set."""
     for name in names:
         lines = (json.dumps(record) for record in globals()[name]())
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")

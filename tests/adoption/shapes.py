@@ -1,4 +1,4 @@
-"""Eight jobs as people write them, and what it takes to bring each of them in: a command for `init`, and a few edited lines."""
+"""Eight jobs as people write them, and what it takes to test each: a command for `init`, and a few edited lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Shape:
-    """One job. ``edits``: text of the drafted scenario -> what its owner makes of it."""
+    """One job. ``edits``: text of the drafted scenario -> the text that its owner replaces it with."""
 
     job: str
     samples: tuple[str, ...]
@@ -29,7 +29,7 @@ class Shape:
 
 
 def edited_lines(draft: str, scenario: str) -> int:
-    """Lines that were added, changed or removed by hand; comments and blank lines are no work."""
+    """Lines that were added, changed or removed by hand; comments and blank lines do not count."""
     before, after = (
         [line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
         for text in (draft, scenario)
@@ -145,7 +145,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
             "--checkpoint=/data/checkpoints/paid",
         ),
         edits={
-            "at: {batch: 2,": "at: {batch: 1,",  # the one with the first purchases and their payments
+            "at: {batch: 2,": "at: {batch: 1,",  # the first batch with purchases and their payments
             'purchases.jsonl", form: values}': 'purchases.jsonl", form: values, key: buyer}',
             'payments.jsonl", form: values}': 'payments.jsonl", form: values, key: purchase}',
             "  topic: purchases\n  columns:\n    ledger_table: {purchase_id: purchase_id}\n"
@@ -200,7 +200,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
             *("--postgres=postgresql://etl@db/ads", "--checkpoint=/data/checkpoints/ads"),
         ),
         edits={
-            "at: {batch: 2,": "at: {batch: 4,",  # with input or without, it writes: ads with their click, or those that nobody clicked
+            "at: {batch: 2,": "at: {batch: 4,",  # it writes rows with input or without: ads with their click, or ads without one
             'shown.jsonl", form: values}': 'shown.jsonl", form: values, key: page}',
             'clicked.jsonl", form: values}': 'clicked.jsonl", form: values, key: ad}',
             "  kind: identity\n": "  kind: sql\n",

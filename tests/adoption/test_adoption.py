@@ -1,4 +1,4 @@
-"""Jobs of strangers get in: `init` drafts their scenario, at most ten lines of it are edited, and no wrapper is needed."""
+"""Foreign jobs can be tested with little work: `init` drafts the scenario, its owner edits at most ten lines, and the job is unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RunOnce = Callable[[str | Path], Result]
 
 
 def neighbour(name: str) -> ModuleType:
-    """A module of this folder: tests are imported one by one, and no folder of theirs is on the path."""
+    """Import a module of this folder, which is not on the path: tests are imported one by one."""
     spec = importlib.util.spec_from_file_location(f"adoption_{name}", HERE / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,7 +36,7 @@ samples, shapes = neighbour("samples"), neighbour("shapes")
 
 
 def draft(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The scenario as `init` writes it, in a folder with the job, its samples and its schema."""
+    """The scenario that `init` writes, in a folder with the job, its samples and its schema."""
     shape = shapes.SHAPES[name]
     shutil.copy(HERE / "jobs" / shape.job, folder)
     samples.write(folder, *shape.samples)
@@ -49,25 +49,25 @@ def draft(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def adopted(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The scenario after its owner's edits."""
+    """The scenario with its owner's edits."""
     file = draft(name, folder, monkeypatch)
     file.write_text(shapes.SHAPES[name].edited(file.read_text()))
     return file
 
 
 @pytest.mark.parametrize("name", shapes.SHAPES)
-def test_a_job_gets_in_with_few_edited_lines(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_is_valid_after_few_edited_lines(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = draft(name, tmp_path, monkeypatch)
     drafted = file.read_text()
     edited = shapes.SHAPES[name].edited(drafted)
     file.write_text(edited)
     assert 0 < shapes.edited_lines(drafted, edited) <= MOST_EDITED
     load(file)
-    said = CliRunner().invoke(app, ["validate", str(file), "--json"])
-    assert said.exit_code == 0 and json.loads(said.stdout)["warnings"] == [], said.output
+    done = CliRunner().invoke(app, ["validate", str(file), "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["warnings"] == [], done.output
 
 
-def test_no_password_is_in_the_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_draft_contains_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hunter2" not in draft("jdbc-append", tmp_path, monkeypatch).read_text()
 
 
@@ -75,7 +75,7 @@ def test_no_password_is_in_the_draft(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", shapes.SHAPES)
-def test_the_driver_dies_before_spark_knows_of_the_commit(
+def test_a_driver_crash_after_the_sink_commit_gets_the_expected_verdict(
     run_once: RunOnce, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, result = shapes.SHAPES[name], run_once(adopted(name, tmp_path, monkeypatch))
@@ -92,10 +92,10 @@ def test_the_driver_dies_before_spark_knows_of_the_commit(
 
 @pytest.mark.real
 @pytest.mark.timeout(600)
-def test_a_password_reaches_the_job_and_no_file(
+def test_a_password_reaches_the_job_and_is_not_stored(
     run_once: RunOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job passes it to JDBC in its properties; what the run leaves holds nothing of it."""
+    """The job passes the password to JDBC in its properties; the stored scenario has only the template."""
     result = run_once(adopted("jdbc-append", tmp_path, monkeypatch))
     assert result.verdict.counts["effects.orders_raw_table"] > 0
     stored = json.loads((result.run_dir / "run.json").read_text())

@@ -42,7 +42,7 @@ def verdict(name: str, outcome: Outcome) -> Verdict:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
-    """``world(name=(expect, outcome, exception or signal), ...)``: scenarios that "run" to that; returns the calls that were made."""
+    """``world(name=(expect, outcome, exception or signal), ...)``: scenarios whose "run" ends so; returns the list of calls."""
 
     def build(**scenarios: tuple[ExpectedVerdict, Outcome | BaseException]) -> list[dict[str, Any]]:
         calls: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ def test_a_single_run_exits_with_its_own_code(world: Any, end: Any, code: int, a
         assert json.loads(result.stdout)["scenario"] == "mine"
 
 
-def test_a_single_violated_run_exits_with_1_also_where_it_is_expected(world: Any) -> None:
+def test_a_single_violated_run_exits_with_1_even_if_that_is_expected(world: Any) -> None:
     world(naive=(VIOLATED_EXPECTED, Outcome.VIOLATED))
     result = invoke("run", "naive")
     assert result.exit_code == 1
@@ -133,10 +133,10 @@ def test_all_is_green_when_every_expectation_is_met(world: Any, ends: list[Any],
     calls = world(**{f"s{index}": end for index, end in enumerate(ends)})
     result = invoke("run", "--all", "--json")
     assert result.exit_code == code
-    assert len(calls) == len(ends), "one that fails does not keep the others from running"
-    told = json.loads(result.stdout)
-    assert told["expect_met"] is (code == 0)
-    assert Outcome(told["verdict"]).exit_code == code
+    assert len(calls) == len(ends), "a failing scenario must not keep the others from running"
+    printed = json.loads(result.stdout)
+    assert printed["expect_met"] is (code == 0)
+    assert Outcome(printed["verdict"]).exit_code == code
 
 
 def test_several_named_scenarios_exit_with_the_worst(world: Any) -> None:
@@ -149,7 +149,7 @@ def test_several_named_scenarios_exit_with_the_worst(world: Any) -> None:
     assert invoke("run", "a", "b", "c").exit_code == 1
 
 
-def test_an_interruption_ends_the_rest(world: Any) -> None:
+def test_an_interruption_skips_the_remaining_scenarios(world: Any) -> None:
     calls = world(a=(ExpectedVerdict(), Interrupted("interrupted by SIGINT")), b=(ExpectedVerdict(), Outcome.HELD))
     result = invoke("run", "--all", "--json")
     assert result.exit_code == 130
@@ -163,21 +163,26 @@ def test_options_reach_the_run(world: Any, tmp_path: Path) -> None:
     assert calls == [{"scenario": "mine", "runs_dir": tmp_path / "r", "seed": 7}]
 
 
-def test_json_is_one_object_on_stdout_and_people_read_stderr(world: Any) -> None:
+def test_json_is_one_object_on_stdout_and_messages_go_to_stderr(world: Any) -> None:
     world(mine=(ExpectedVerdict(), Outcome.VIOLATED))
     result = invoke("run", "mine", "--json")
     assert result.stdout.count("\n") == 1
-    told = json.loads(result.stdout)
-    assert told["anomalies"] == {"duplicate": 5}
+    printed = json.loads(result.stdout)
+    assert printed["anomalies"] == {"duplicate": 5}
     assert "VIOLATED  mine" in result.stderr
     assert "running the job" in result.stderr
 
 
-def test_an_error_under_json_is_an_object_and_a_message(world: Any) -> None:
+def test_an_error_with_json_is_an_object_and_a_message(world: Any) -> None:
     world(mine=(ExpectedVerdict(), EnvironmentProblem("no Java", hint="install Java 21")))
     result = invoke("run", "mine", "--json")
-    told = json.loads(result.stdout)
-    assert (told["verdict"], told["error"], told["hint"], told["exit"]) == ("error", "no Java", "install Java 21", 4)
+    printed = json.loads(result.stdout)
+    assert (printed["verdict"], printed["error"], printed["hint"], printed["exit"]) == (
+        "error",
+        "no Java",
+        "install Java 21",
+        4,
+    )
     assert "no Java\n  install Java 21" in result.stderr
 
 
@@ -194,7 +199,7 @@ def left_behind(tmp_path: Path) -> Callable[[Verdict], Path]:
     return build
 
 
-def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_behind: Any) -> None:
+def test_an_error_in_a_run_is_reported_with_what_the_run_stored(world: Any, left_behind: Any) -> None:
     error = EnvironmentProblem("broker 2 died", hint="see its log")
     fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, (Evidence("seen"),))
     left = Verdict(
@@ -203,9 +208,9 @@ def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_b
     error.run_dir = run = left_behind(left)
     world(mine=(ExpectedVerdict(), error))
     result = invoke("run", "mine", "--json")
-    told = json.loads(result.stdout)
-    assert told.pop("faults")[0]["hit"] is True
-    assert told == {
+    printed = json.loads(result.stdout)
+    assert printed.pop("faults")[0]["hit"] is True
+    assert printed == {
         "scenario": "mine",
         "verdict": "error",
         "reasons": ["x"],
@@ -227,30 +232,30 @@ def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_b
     assert f"error in mine: broker 2 died\n  see its log\nrun: {run}\nlogs: {run}/logs\n" in result.stderr
 
 
-def test_an_interruption_says_in_one_line_what_is_left(world: Any, left_behind: Any) -> None:
+def test_an_interruption_is_reported_in_one_line_with_the_run_directory(world: Any, left_behind: Any) -> None:
     error = Interrupted("interrupted by SIGINT")
     error.run_dir = run = left_behind(Verdict("mine", Outcome.INTERRUPTED, {}, ("x",), seconds=1.5))
     world(mine=(ExpectedVerdict(), error))
     result = invoke("run", "mine")
     assert result.exit_code == 130
-    line = f"interrupted by SIGINT in mine: everything that was started is gone; run directory: {run}"
+    line = f"interrupted by SIGINT in mine: everything that it started was stopped; run directory: {run}"
     assert line in result.stderr.splitlines()
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"verdict": "held", "scenario": "mine"}'])
-def test_an_error_is_told_also_where_the_run_could_not_write_its_own(world: Any, tmp_path: Path, text: Any) -> None:
+def test_an_error_is_reported_even_if_the_run_could_not_store_it(world: Any, tmp_path: Path, text: Any) -> None:
     if text is not None:
         (tmp_path / "verdict.json").write_text(text)
     error = EnvironmentProblem("the disk is full")
     error.run_dir = tmp_path
     world(mine=(ExpectedVerdict(), error))
-    told = json.loads(invoke("run", "mine", "--json").stdout)
-    assert (told["verdict"], told["run"], told["claim"], told["error"]) == (
+    printed = json.loads(invoke("run", "mine", "--json").stdout)
+    assert (printed["verdict"], printed["run"], printed["claim"], printed["error"]) == (
         *("error", str(tmp_path), None, "the disk is full"),
     )
 
 
-def test_a_stored_verdict_that_is_none_of_a_failure_is_not_taken(world: Any, left_behind: Any) -> None:
+def test_a_stored_verdict_other_than_a_failure_is_ignored(world: Any, left_behind: Any) -> None:
     error = EnvironmentProblem("the disk is full")
     error.run_dir = left_behind(verdict("mine", Outcome.HELD))
     world(mine=(ExpectedVerdict(), error))
@@ -265,7 +270,7 @@ def test_junit_is_written(world: Any, tmp_path: Path) -> None:
     assert [case.get("name") for case in ET.parse(report).iter("testcase")] == ["a", "b"]
 
 
-def test_a_junit_file_that_cannot_be_written_is_told_before_anything_starts(world: Any, tmp_path: Path) -> None:
+def test_a_junit_file_that_cannot_be_written_is_reported_before_anything_starts(world: Any, tmp_path: Path) -> None:
     calls = world(mine=(ExpectedVerdict(), Outcome.HELD))
     (tmp_path / "file").write_text("")
     result = invoke("run", "mine", "--junit", str(tmp_path / "file" / "report.xml"))
@@ -274,10 +279,10 @@ def test_a_junit_file_that_cannot_be_written_is_told_before_anything_starts(worl
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, expected",
     [
-        (["run"], "no scenario named"),
-        (["run", "x", "--all"], "--all runs every shipped scenario; 'x' was named as well"),
+        (["run"], "no scenario is named"),
+        (["run", "x", "--all"], "--all already runs every shipped scenario, but 'x' is named too"),
         (["run", "no-such-scenario"], "unknown scenario 'no-such-scenario'"),
         (["run", "missing.yaml"], "scenario file 'missing.yaml' does not exist"),
         (["validate", "missing.yaml"], "scenario file 'missing.yaml' does not exist"),
@@ -293,16 +298,16 @@ def test_a_junit_file_that_cannot_be_written_is_told_before_anything_starts(worl
         (["qualify", "--continue", "no-such-folder"], "'no-such-folder' is not the directory of a qualification"),
         (
             ["qualify", "--continue", "x", "--seed", "3"],
-            "--seed 3 cannot change the seed of a qualification that has begun",
+            "--seed 3 cannot change the seed of a qualification that is continued",
         ),
         (["list", "falts"], "falts"),
         (["run", "--sed", "3"], "--sed"),
     ],
 )
-def test_wrong_usage_is_exit_2_with_the_users_own_value(words: list[str], said: str) -> None:
+def test_wrong_usage_exits_with_2_and_names_the_value(words: list[str], expected: str) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 def test_a_scenario_with_problems_starts_nothing(tmp_path: Path) -> None:
@@ -322,21 +327,21 @@ def test_check_judges_a_stored_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "run.json").write_text(json.dumps({"scenario": {"expect": VIOLATED_EXPECTED.model_dump()}}))
     result = invoke("check", str(tmp_path), "--json")
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert (told["expect_met"], told["run"]) == (True, str(tmp_path))
+    printed = json.loads(result.stdout)
+    assert (printed["expect_met"], printed["run"]) == (True, str(tmp_path))
     (tmp_path / "run.json").write_text("{")
     damaged = invoke("check", str(tmp_path))
     assert damaged.exit_code == 4 and "run.json cannot be read" in damaged.stderr
 
 
-def test_a_plan_tells_where_faults_can_be_put() -> None:
+def test_a_plan_shows_the_batches_at_which_faults_can_be_placed() -> None:
     assert (
-        "batches     1 to 9 are surely reached, with data; 0 is nearly always empty\n"
+        "batches     1 to 9, at which faults can be placed: every run reaches them with\n"
         in invoke("plan", "effectively-once").stdout
     )
 
 
-def test_lists_come_from_the_registries() -> None:
+def test_lists_show_the_contents_of_the_registries() -> None:
     lines = invoke("list").stdout.splitlines()
     first = lines.index("duplicate:")
     assert any(line.startswith("  naive-append ") for line in lines[first : lines.index("", first)])
@@ -346,8 +351,8 @@ def test_lists_come_from_the_registries() -> None:
     )
     assert naive["shows"] == ["duplicate"] and naive["about"].endswith(".")
     assert "after-sink-commit" in invoke("list", "points").stdout
-    told = json.loads(invoke("list", "datasets", "--json").stdout)
-    assert {"flights", "numbers"} <= {entry["name"] for entry in told["datasets"]}
+    printed = json.loads(invoke("list", "datasets", "--json").stdout)
+    assert {"flights", "numbers"} <= {entry["name"] for entry in printed["datasets"]}
     assert "junit" in invoke("list", "reports").stdout
 
 
@@ -355,18 +360,18 @@ def test_version() -> None:
     assert invoke("--version").stdout == f"onceproof {onceproof.__version__}\n"
 
 
-def test_help_teaches_exit_codes_and_an_example() -> None:
+def test_help_shows_exit_codes_and_examples() -> None:
     assert "inconclusive" in invoke("--help").stdout
     assert "onceproof run effectively-once" in invoke("run", "--help").stdout
 
 
-def test_help_does_not_import_what_only_a_run_needs() -> None:
+def test_help_imports_no_heavy_packages() -> None:
     script = "import sys, onceproof.cli.app; print(*sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pyspark", "duckdb", "confluent_kafka", "pandas", "pyarrow", "pydantic"} & set(modules)
 
 
-def test_a_reader_that_goes_away_is_no_failure() -> None:
+def test_a_reader_that_closes_the_pipe_causes_no_error() -> None:
     command = [sys.executable, "-m", "onceproof", "list", "points"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None

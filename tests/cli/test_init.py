@@ -1,4 +1,4 @@
-"""`onceproof init`: what it writes validates, whatever it was told, and what it refuses it leaves no file of."""
+"""`onceproof init`: every scenario that it writes is valid, and if it refuses its arguments it leaves no file."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def refused(*words: str) -> str:
         ("--sample", "orders.jsonl", "--to", "jobs/other.yaml", "--", "python", "job.py"),
     ],
 )
-def test_what_is_written_validates(words: tuple[str, ...]) -> None:
+def test_the_written_scenario_is_valid(words: tuple[str, ...]) -> None:
     scenario = init(*words)
     assert scenario.chaos and scenario.outputs
 
@@ -104,10 +104,10 @@ def test_what_is_written_validates(words: tuple[str, ...]) -> None:
         ["{}"],
     ],
 )
-def test_whatever_the_sample_looks_like_what_is_written_validates(lines: list[str]) -> None:
+def test_the_written_scenario_is_valid_for_any_sample(lines: list[str]) -> None:
     sample("s.jsonl", *lines)
     scenario = init("--sample", "s.jsonl", "--table", "t", "--output-topic", "o", "--", "python", "job.py")
-    assert bool(scenario.chaos) == (len(lines) > 1), "a single record makes no batch to break"
+    assert bool(scenario.chaos) == (len(lines) > 1), "with a single record there is no batch for a fault"
 
 
 def test_a_sample_proposes_identity_and_key() -> None:
@@ -118,7 +118,7 @@ def test_a_sample_proposes_identity_and_key() -> None:
     assert scenario.oracle.model_dump()["columns"] == {"sums_table": {"order_id": "order_id"}}
 
 
-def test_fields_that_differ_only_by_case_go_by_their_columns() -> None:
+def test_fields_that_differ_only_by_case_get_distinct_columns() -> None:
     sample("trades.jsonl", *(f'{{"t":{n},"T":17000000000{n},"s":"A","v":{n}.5}}' for n in range(10, 20)))
     made = init(
         "--to",
@@ -140,7 +140,7 @@ def test_fields_that_differ_only_by_case_go_by_their_columns() -> None:
     assert output.identity in (["t_2"], ["T_1"])
 
 
-def test_several_fields_together_may_be_the_identity() -> None:
+def test_several_fields_together_can_be_the_identity() -> None:
     sample("s.jsonl", *(json.dumps({"day": n // 3, "price": 1, "shop_id": n % 3}) for n in range(9)))
     scenario = init("--sample", "s.jsonl", "--table", "t", "--", "python", "job.py")
     assert sorted(scenario.outputs["t_table"].identity) == ["day", "shop_id"]
@@ -152,7 +152,7 @@ def test_without_any_identity_the_position_is_proposed() -> None:
     assert scenario.outputs["t_table"].identity == ["src_partition", "src_offset"]
 
 
-def test_what_is_the_users_becomes_templates() -> None:
+def test_addresses_checkpoints_and_files_become_templates() -> None:
     scenario = init(
         *("--to", "jobs/mine.yaml", "--topic", "orders", "--env", "DATABASE_URL=postgresql://me:pw@db/shop"),
         *(
@@ -226,14 +226,14 @@ def test_what_is_the_users_becomes_templates() -> None:
         ("-c", "run --password s3cr3t"),
     ],
 )
-def test_a_secret_is_never_written_down(words: tuple[str, ...]) -> None:
+def test_a_secret_is_never_stored(words: tuple[str, ...]) -> None:
     init("--", "python", "job.py", *words)
     written = Path("job.yaml").read_text()
     assert "s3cr3t" not in written and "CHANGE-ME" in written
 
 
 @pytest.mark.parametrize("variable", ["API_TOKEN=s3cr3t", "URL=amqp://s3cr3t@broker", "OPTS=a={kafka} token=s3cr3t"])
-def test_a_secret_in_a_variable_is_never_written_down(variable: str) -> None:
+def test_a_secret_in_a_variable_is_never_stored(variable: str) -> None:
     scenario = init("--env", variable, "--", "python", "job.py")
     assert "s3cr3t" not in Path("job.yaml").read_text() and "CHANGE-ME" in str(scenario.pipeline.env)
 
@@ -249,26 +249,26 @@ def test_a_secret_in_a_variable_is_never_written_down(variable: str) -> None:
         ("--no-password", "--rows", "4"),
     ],
 )
-def test_what_is_harmless_stays(words: tuple[str, ...]) -> None:
+def test_harmless_values_are_kept(words: tuple[str, ...]) -> None:
     assert init("--", "python", "job.py", *words).pipeline.command[2:] == list(words)
 
 
-def test_a_topic_that_is_given_is_known_wherever_it_stands() -> None:
+def test_a_given_topic_is_recognised_in_any_variable() -> None:
     env = ("--env", "A=orders", "--env", "B=sums", "--env", "C=other")
     scenario = init("--topic", "orders", "--output-topic", "sums", *env, "--", "python", "job.py")
     assert scenario.pipeline.env == {"A": "{topic.orders}", "B": "{topic.sums}", "C": "other"}
 
 
-def test_what_only_the_user_knows_is_told_and_marked() -> None:
+def test_what_only_the_user_can_decide_is_printed_and_marked() -> None:
     done = invoke("init", "--", "python", "job.py")
     written = Path("job.yaml").read_text()
-    told = [line for line in done.stdout.splitlines() if line.startswith("  - ")]
-    assert len(told) == written.count("# DECIDE: ") > 5
-    for word in ("which topic", "Kafka's address", "checkpoint", "results appear", "promise"):
-        assert any(word in line for line in told), word
+    decisions = [line for line in done.stdout.splitlines() if line.startswith("  - ")]
+    assert len(decisions) == written.count("# DECIDE: ") > 5
+    for word in ("which topic", "Kafka's address", "checkpoint", "does the job write", "guarantee"):
+        assert any(word in line for line in decisions), word
 
 
-def test_the_statement_for_a_table_is_right_once_its_comments_are_taken_away() -> None:
+def test_the_commented_statement_for_a_table_is_valid_once_uncommented() -> None:
     init("--table", "sums", "--output-topic", "o", "--sample", "orders.jsonl", "--", "python", "job.py")
     lines = Path("job.yaml").read_text().splitlines()
     first = lines.index("  #   sql: |")
@@ -276,73 +276,71 @@ def test_the_statement_for_a_table_is_right_once_its_comments_are_taken_away() -
     lines[first : last + 1] = [line.replace("# ", "", 1) for line in lines[first : last + 1]]
     Path("job.yaml").write_text("\n".join(lines))
     statement = load(Path("job.yaml")).pipeline.prepare.sql
-    assert (
-        statement.startswith("CREATE TABLE sums (\n  customer_id bigint,\n  order_id bigint,")
-        and '"order" jsonb\n' in statement
-    )
+    assert statement.startswith("CREATE TABLE sums (\n  customer_id bigint,\n  order_id bigint,")
+    assert '"order" jsonb\n' in statement
 
 
-def test_a_program_beside_this_python_is_told_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_next_to_this_python_is_reported_with_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert f"it is in {Path(sys.executable).parent}: put that folder on PATH" in refused("--", "spark-submit", "job.py")
 
 
 def test_nothing_is_overwritten_without_force() -> None:
     Path("job.yaml").write_text("mine")
-    assert "is there already" in refused("--", "python", "job.py")
+    assert "exists already" in refused("--", "python", "job.py")
     assert Path("job.yaml").read_text() == "mine"
     init("--force", "--", "python", "job.py")
 
 
-def test_what_does_not_load_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_does_not_load_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onceproof.scenario_files.drafts.draft._claim", lambda draft: "claim: {delivery: perhaps}\n")
-    assert "no scenario can be made from this: unknown delivery 'perhaps'" in refused("--", "python", "job.py")
+    assert "no valid scenario can be made from this: unknown delivery 'perhaps'" in refused("--", "python", "job.py")
     Path("job.yaml").write_text("mine")
     refused("--force", "--", "python", "job.py")
     assert Path("job.yaml").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
-        ((), "which command starts the job?"),
-        (("--topic", "orders", "--"), "which command starts the job?"),
+        ((), "the command that starts the job is missing"),
+        (("--topic", "orders", "--"), "the command that starts the job is missing"),
         (("--", "python", "jbo.py"), "job file 'jbo.py' does not exist\n  did you mean 'job.py'"),
-        (("--", "no-such-program"), "program 'no-such-program' is not found"),
+        (("--", "no-such-program"), "program 'no-such-program' was not found"),
         (("--", "job.py"), "python job.py"),
         (("--sample", "orders.json", "--", "python", "job.py"), "orders.json has an unknown ending: .json"),
         (("--sample", "order.jsonl", "--", "python", "job.py"), "did you mean 'orders.jsonl'?"),
         (("--topic", "a b", "--", "python", "job.py"), "'a b' is not a valid name of a Kafka topic"),
-        (("--topic", "a", "--output-topic", "a", "--", "python", "job.py"), "topic 'a' is both read and written"),
+        (("--topic", "a", "--output-topic", "a", "--", "python", "job.py"), "topic 'a' would be both read and written"),
         (("--env", "A", "--", "python", "job.py"), "--env 'A' is not NAME=VALUE"),
-        (("--to", "job.txt", "--", "python", "job.py"), "does not have the name of a YAML file"),
-        (("--to", "nowhere/job.yaml", "--", "python", "job.py"), "there is no folder"),
+        (("--to", "job.txt", "--", "python", "job.py"), "is not named like a YAML file"),
+        (("--to", "nowhere/job.yaml", "--", "python", "job.py"), "nowhere' does not exist"),
     ],
 )
-def test_wrong_usage_names_the_value_and_the_mend(words: tuple[str, ...], said: str) -> None:
-    assert said in refused(*words)
+def test_wrong_usage_names_the_value_and_a_fix(words: tuple[str, ...], expected: str) -> None:
+    assert expected in refused(*words)
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "expected"),
     [
-        ([], "holds no record"),
+        ([], "has no records"),
         (
             ['{"a": 1}', "not json at all"],
             "s.jsonl:2: not JSON: Expecting value: line 1 column 1 (char 0): 'not json at all'",
         ),
         (['{"a": 1}', "", "[1, 2]"], "s.jsonl:3: [1, 2] is not a JSON object"),
-        (['{"key": "k", "value": {"a": 1}}'], "holds records with their keys, not values"),
+        (['{"key": "k", "value": {"a": 1}}'], "seems to hold whole records with keys, not only values"),
     ],
 )
-def test_a_sample_that_is_none_is_told_by_its_line(lines: list[str], said: str) -> None:
+def test_a_wrong_sample_is_reported_with_its_line(lines: list[str], expected: str) -> None:
     sample("s.jsonl", *lines)
-    assert said in refused("--sample", "s.jsonl", "--", "python", "job.py")
+    assert expected in refused("--sample", "s.jsonl", "--", "python", "job.py")
 
 
-def test_help_teaches() -> None:
-    told = invoke("init", "--help").output
-    assert all(word in told for word in ("templates", "--sample", "onceproof init --topic orders", "--force"))
+def test_help_shows_options_and_examples() -> None:
+    text = invoke("init", "--help").output
+    assert all(word in text for word in ("templates", "--sample", "onceproof init --topic orders", "--force"))
 
 
 def test_each_topic_has_its_own_sample() -> None:
@@ -369,7 +367,7 @@ def test_each_topic_has_its_own_sample() -> None:
     assert list(scenario.pipeline.prepare.topics) == ["c", "d"]
 
 
-def test_topics_that_options_name_are_read_or_written_by_their_names() -> None:
+def test_names_of_options_decide_whether_their_topics_are_read_or_written() -> None:
     scenario = init(
         *("--", "python", "job.py", "--clicks-topic", "clicks", "--views-topic", "views", "--output-topic", "pairs"),
         *("--dlq-topic", "dead"),
@@ -389,7 +387,7 @@ def test_a_sample_of_records_is_fed_with_keys_headers_and_timestamps() -> None:
     assert scenario.input[0].options["form"] == "values" and scenario.outputs["t_table"].identity == ["key"]
 
 
-def test_a_schema_makes_the_tables() -> None:
+def test_a_schema_creates_the_tables() -> None:
     Path("schema.sql").write_text("CREATE TABLE sums (\n  id bigint\n);\n\nCREATE TABLE bad (line text);\n")
     scenario = init(
         *("--schema", "schema.sql", "--table", "sums", "--table", "bad", "--output-topic", "o"),
@@ -401,7 +399,7 @@ def test_a_schema_makes_the_tables() -> None:
     ]
 
 
-def test_packages_that_are_there_anyway_are_left_out() -> None:
+def test_packages_on_the_class_path_are_left_out() -> None:
     kafka = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
     other = "org.example:other:1.0"
     for words in (
@@ -413,10 +411,10 @@ def test_packages_that_are_there_anyway_are_left_out() -> None:
         assert scenario.pipeline.command == ["{python}", "{here}/job.py"]
     scenario = init("--force", "--", "python", "job.py", "--packages", f"{kafka},{other}")
     assert scenario.pipeline.command[2:] == ["--packages", other]
-    assert f"DECIDE: packages {other} are fetched from the network" in Path("job.yaml").read_text()
+    assert f"DECIDE: Spark fetches packages {other} from the network" in Path("job.yaml").read_text()
 
 
-def test_jars_of_ones_own_are_found_and_the_driver_is_ours() -> None:
+def test_the_users_jars_are_found_and_the_driver_becomes_a_template() -> None:
     for name in ("postgresql-42.7.3.jar", "mine.jar"):
         Path(name).write_text("")
     scenario = init("--", "python", "job.py", "--jars", "postgresql-42.7.3.jar,mine.jar")
@@ -424,18 +422,21 @@ def test_jars_of_ones_own_are_found_and_the_driver_is_ours() -> None:
 
 
 @pytest.mark.parametrize("path", ["/srv/out/sums", "~/sums", "s3a://bucket/sums", "file:///srv/out"])
-def test_a_path_that_is_no_run_s_own_is_marked(path: str) -> None:
+def test_a_path_outside_the_run_is_marked(path: str) -> None:
     init("--topic", "orders", "--", "python", "job.py", "--out-dir", path)
     written = Path("job.yaml").read_text()
     assert f"DECIDE: does the job write to {path} (--out-dir)?" in written
     done = invoke("validate", "job.yaml")
-    assert f"warning: '{path}' is outside the run" in done.stdout
+    assert f"warning: '{path}' is outside the run directory" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
-        (("--topic", "a", "--topic", "b", "--sample", "orders.jsonl"), "of which topic is 'orders.jsonl' a sample?"),
+        (
+            ("--topic", "a", "--topic", "b", "--sample", "orders.jsonl"),
+            "sample 'orders.jsonl' needs its topic: there are a, b",
+        ),
         (("--sample", "orders.jsonl", "--sample", "x.jsonl"), "--sample TOPIC=FILE"),
         (("--sample", "a=orders.jsonl", "--sample", "a=orders.jsonl"), "topic 'a' has two samples"),
         (("--table", ""), "a table's name is empty"),
@@ -445,5 +446,5 @@ def test_a_path_that_is_no_run_s_own_is_marked(path: str) -> None:
         (("--to", f"{'x' * 300}.yaml"), "cannot be written"),
     ],
 )
-def test_wrong_usage_of_samples_and_tables(words: tuple[str, ...], said: str) -> None:
-    assert said in refused(*words, "--", "python", "job.py")
+def test_wrong_samples_and_tables_are_refused(words: tuple[str, ...], expected: str) -> None:
+    assert expected in refused(*words, "--", "python", "job.py")

@@ -1,4 +1,4 @@
-"""What `init` writes for a job of somebody else's runs as it stands: Postgres in parts, a password in JDBC's properties."""
+"""A draft of `init` for a foreign job runs unedited: the job takes Postgres' address in parts and its password in JDBC properties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onceproof.run import Result
 
 pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(300)]
 
-#: It knows nothing of PGPASSFILE, and asks for no jar: the driver is on the class path.
+#: The job does not use PGPASSFILE, and names no jar: the driver is on the class path.
 JOB = """\
 import os, pathlib
 from pyspark.sql import SparkSession, functions as F
@@ -43,7 +43,7 @@ query.awaitTermination()
 """
 
 
-def test_a_job_with_its_password_in_jdbc_properties(
+def test_a_drafted_job_runs_with_its_password_in_jdbc_properties(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_once: Callable[[str | Path], Result]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`onceproof init` knows options and variables of Postgres, Kafka and checkpoints by their names."""
+"""`onceproof init` recognises options and variables for Postgres, Kafka and checkpoints by their names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def init(*words: str) -> Scenario:
         ),
     ],
 )
-def test_postgres_in_parts_is_filled_in(words: tuple[str, ...], env: dict[str, str]) -> None:
+def test_parts_of_the_postgres_address_become_templates(words: tuple[str, ...], env: dict[str, str]) -> None:
     scenario = init("--table", "t", *words, "python", "job.py")
     assert scenario.pipeline.env == {name: f"{{postgres.{part}}}" for name, part in env.items()}
     assert "s3cr3t" not in Path("job.yaml").read_text() and scenario.stack.postgres is not None
@@ -92,12 +92,12 @@ def test_postgres_in_parts_is_filled_in(words: tuple[str, ...], env: dict[str, s
         ("MYSQL_HOST=db", "db"),
     ],
 )
-def test_variables_are_known_by_their_names(assigned: str, filled: str) -> None:
+def test_variables_are_recognised_by_their_names(assigned: str, filled: str) -> None:
     name = assigned.partition("=")[0]
     assert init("--", assigned, "python", "job.py").pipeline.env == {name: filled}
 
 
-def test_options_are_known_by_their_names_too_but_no_password_goes_into_a_command() -> None:
+def test_options_are_recognised_by_their_names_and_a_password_is_removed() -> None:
     scenario = init(
         *("--", "python", "job.py", "--pg-host", "db", "--pgPort=5432", "--db-user", "me", "--database", "shop"),
         *("--db-password", "s3cr3t", "--brokers", "kafka", "--ckpt-dir", "/x/y"),

@@ -1,4 +1,4 @@
-"""A result that could not be written is never a verdict's exit code; text of others does nothing to a terminal."""
+"""A result that cannot be written never ends with a verdict's exit code; text from a job cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onceproof.judge.verdict import write_verdict
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.scenario.model import ExpectedVerdict
 
-#: The program, with a run that has the verdict that its first word says, and a reason with what a job may print.
+#: The program with a faked run. Its first word is the verdict, whose reason has characters that a job may print.
 PROGRAM = """
 import sys, types
 from pathlib import Path
@@ -33,7 +33,7 @@ from onceproof.__main__ import main
 main()
 """
 
-#: What else says which characters a stream can carry: a test that sets one of them must not inherit another.
+#: Variables that set a stream's encoding: a test that sets one of them must not inherit another.
 ENCODING = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "LC_ALL", "LC_CTYPE", "LANG"}
 
 
@@ -67,25 +67,25 @@ def test_a_result_that_cannot_be_written_is_an_error(
     assert b"Traceback" not in done.stderr
 
 
-def test_with_both_streams_closed_it_is_the_same_code(tmp_path: Path) -> None:
+def test_the_exit_code_is_the_same_with_both_streams_closed(tmp_path: Path) -> None:
     assert check(tmp_path, "violated", ">&- 2>&-").returncode == 4
     assert check(tmp_path, "held", "> /dev/full 2>&1", "--json").returncode == 4
 
 
-def test_people_who_read_nothing_do_not_cost_the_result(tmp_path: Path) -> None:
+def test_an_unwritable_stderr_does_not_lose_the_result(tmp_path: Path) -> None:
     done = check(tmp_path, "held", "2> /dev/full", "--json")
     assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "held")
     assert check(tmp_path, "held", "2>&-", "--json").returncode == 0
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("held", 0), ("violated", 1)])
-def test_a_reader_that_leaves_changes_no_code(tmp_path: Path, outcome: str, code: int) -> None:
+def test_a_reader_that_closes_the_pipe_does_not_change_the_exit_code(tmp_path: Path, outcome: str, code: int) -> None:
     done = check(tmp_path, outcome, "| true; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stderr) == (code, b"")
 
 
 @pytest.mark.parametrize("words", ["--help", "list", "nosuch"])
-def test_what_is_no_verdict_is_none_without_its_output_either(tmp_path: Path, words: str) -> None:
+def test_commands_without_a_verdict_report_unwritable_output_too(tmp_path: Path, words: str) -> None:
     line = f'"{sys.executable}" -m onceproof {words} > /dev/full'
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=False, timeout=60)
     assert done.returncode == (2 if words == "nosuch" else 4), done.stderr
@@ -107,7 +107,7 @@ def test_every_stream_can_carry_the_report(tmp_path: Path, env: dict[str, str], 
     else:
         text = done.stdout.decode("utf-8")
         assert r"\x1b[2J \ud800 end" in text
-        assert ("---------" in text) == bool(env), "a rule is drawn with what there is"
+        assert ("---------" in text) == bool(env), "without Unicode a rule is drawn in ASCII"
 
 
 def nasty(text: str) -> ScenarioResult:
@@ -128,7 +128,7 @@ def test_a_report_shows_control_characters_instead_of_sending_them(color: bool) 
 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mb\x00c\ud800d\ufffee", "", "\n"])
-def test_junit_is_valid_xml_whatever_a_job_says(text: str) -> None:
+def test_junit_is_valid_xml_whatever_a_job_prints(text: str) -> None:
     from onceproof.base.errors import EnvironmentProblem
 
     failed = ScenarioResult("s", ExpectedVerdict(), error=EnvironmentProblem(text))
@@ -137,13 +137,11 @@ def test_junit_is_valid_xml_whatever_a_job_says(text: str) -> None:
         ET.fromstring(rendered.encode("utf-8"))
 
 
-def test_what_is_visible_already_stays() -> None:
+def test_visible_text_is_kept() -> None:
     assert visible("tab\tand\nnewline, ümläut, 😀 and ─") == "tab\tand\nnewline, ümläut, 😀 and ─"
 
 
-def test_a_junit_file_that_cannot_be_written_costs_nobody_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_is_printed_even_if_junit_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
     from onceproof.cli import run as cli_run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import HistoryError, UsageError
-from onceproof.cli.run import _drawn
+from onceproof.cli.run import _picture
 from onceproof.explore.replay import replay, stored_scenario
 from onceproof.scenario_files.load import find, load
 
@@ -44,13 +44,13 @@ def test_a_secret_that_is_not_exported_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_a_picture_that_cannot_be_drawn_is_reported_in_one_line(tmp_path: Path) -> None:
-    line = _drawn(SHIPPED, tmp_path)
+    line = _picture(SHIPPED, tmp_path)
     assert line.startswith("no picture: ") and "is not a run: it is an empty folder" in line
 
 
 def test_more_than_a_hundred_messages_are_drawn_only_on_request(tmp_path: Path) -> None:
     (spec,) = SHIPPED.input
     many = SHIPPED.model_copy(update={"input": [spec.model_copy(update={"rows": 101})]})
-    assert _drawn(many, tmp_path) == (
-        f"no picture: 101 messages are many to look at; `onceproof picture {tmp_path}` draws it"
+    assert _picture(many, tmp_path) == (
+        f"no picture: 101 messages are too many for this report; draw it with `onceproof picture {tmp_path}`"
     )

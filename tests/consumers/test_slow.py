@@ -104,11 +104,11 @@ def refusal(name: str, changes: dict[str, str], tmp_path: Path) -> str:
         ("slow-member-duplicates", {"names: [c1, c2]": "names: [c2]"}, r"c2 is alone: .* message 3"),
         ("slow-member-duplicates", {"{message: 3}": "{message: 3, after: effect}"}, r"slow at its work.*\n.*use take"),
         ("share-group-lock-timeout-duplicates", {"chaos:\n": "chaos:\n  - {fault: crash, target: c2, at: {message: 3, after: effect}}\n"}, r"crash strikes c2 over message 3 as well.*\n.*another message"),
-        ("slow-member-duplicates", {"fault: slow": "fault: crash"}, r"members that are not static, crash is not there"),
-        ("slow-member-duplicates", {"kafka-group": "share-group", "partitions: 2": "partitions: 1"}, r"static is about.*share-group"),
-        ("slow-member-duplicates", {"static: false": "static: false, on_refusal: release"}, r"takeover is there for one consumer group"),
+        ("slow-member-duplicates", {"fault: slow": "fault: crash"}, r"crash is not supported yet for members that are not static"),
+        ("slow-member-duplicates", {"kafka-group": "share-group", "partitions: 2": "partitions: 1"}, r"static applies to members.*share-group"),
+        ("slow-member-duplicates", {"static: false": "static: false, on_refusal: release"}, r"static: false is supported only for one consumer group"),
         ("amqp-redelivery-reorders", {"fault: crash": "fault: slow"}, r"waits for a consumer as long as its connection lives"),
-        ("position-with-row", {"names: [c1]": "names: [c1], static: false"}, r"positions in Postgres do not know of the group"),
+        ("position-with-row", {"names: [c1]": "names: [c1], static: false"}, r"positions in Postgres do not follow the group"),
     ],
 )  # fmt: skip
 def test_a_slow_fault_that_cannot_work_is_refused_with_a_hint(

@@ -257,10 +257,15 @@ def test_a_scenario_declares_a_side_output_in_one_line(tmp_path: Path, errors: s
         ("{table: errors, dead_letter_of: orders}", "", "", "identity"),
         ("{table: errors, expected: empty}", "", ", errors: SELECT 1 AS id", "must stay empty or holds dead letters"),
         ("{table: errors, dead_letter_of: order, identity: [id]}", "", "", "output 'order' does not exist"),
-        ("{table: errors, dead_letter_of: errors, identity: [id]}", "", "", "output 'errors' is one of dead letters"),
-        ("{table: errors, dead_letter_of: orders, identity: [a, b]}", "", "", "this one has a, b"),
+        (
+            "{table: errors, dead_letter_of: errors, identity: [id]}",
+            "",
+            "",
+            "output 'errors' holds dead letters itself",
+        ),
+        ("{table: errors, dead_letter_of: orders, identity: [a, b]}", "", "", "that of its dead letters is a, b"),
         ("{table: errors, dead_letter_of: orders, identity: [id]}", ", kind: upsert", "", "is of kind upsert"),
-        ("{table: errors, dead_letter_of: orders, expected: empty}", "", "", "holds no dead letters"),
+        ("{table: errors, dead_letter_of: orders, expected: empty}", "", "", "cannot hold dead letters"),
     ],
 )
 def test_impossible_side_outputs_are_refused_with_their_place(
@@ -284,5 +289,5 @@ def test_settings_to_compare_dead_letters_are_refused(tmp_path: Path, more: dict
     errors = json.dumps({"topic": "errors", "dead_letter_of": "orders", "identity": ["id"], **more})
     path = tmp_path / "job.yaml"
     path.write_text(SCENARIO.format(errors=errors, kind="", queries=""))
-    with pytest.raises(ScenarioError, match="of a dead letter nothing but its identity is compared"):
+    with pytest.raises(ScenarioError, match="only the identity of a dead letter is compared"):
         load(path)

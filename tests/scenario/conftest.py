@@ -1,4 +1,4 @@
-"""A valid scenario to damage. Its oracle is one of the tests' own: what each real oracle refuses is tested with it."""
+"""A valid scenario for tests to damage. It has an oracle of its own; each real oracle's tests check what that refuses."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ BASE = textwrap.dedent("""\
 
 class NothingSpec(OracleSpec):
     kind: Literal["test-nothing"]
-    refuse: str | None = Field(None, description="what to refuse")
+    refuse: str | None = Field(None, description="what to report")
 
 
 class Nothing:
-    """Expects nothing; refuses on request."""
+    """Expects no rows; reports a problem on request."""
 
     Spec: ClassVar[type[OracleSpec]] = NothingSpec
     about: ClassVar[str] = "nothing is expected"
@@ -78,12 +78,12 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """``write(("old", "new"), ...)``: the base scenario with each old text replaced, as a file with its job beside it."""
+    """``write(("old", "new"), ...)``: the base scenario with each old text replaced, as a file next to its job."""
 
     def build(*changes: tuple[str, str], name: str = "mine") -> Path:
         text = BASE
         for old, new in changes:
-            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the base scenario"
+            assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in the base scenario"
             text = text.replace(old, new)
         (tmp_path / "job.py").write_text("print()\n")
         path = tmp_path / f"{name}.yaml"
@@ -94,8 +94,8 @@ def write(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def told(write: Write) -> Callable[..., str]:
-    """What loading the damaged scenario says, with the folder's name taken out of the places."""
+def problems_of(write: Write) -> Callable[..., str]:
+    """The problems that loading the damaged scenario reports, without the folder's name in their places."""
 
     def load_and_fail(*changes: tuple[str, str]) -> str:
         path = write(*changes)

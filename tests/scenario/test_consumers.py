@@ -1,4 +1,4 @@
-"""What `onceproof validate` says of a scenario of consumers that can never work: the value, and what there is instead."""
+"""Scenarios of consumers that can never work: `validate` names the value and what to use instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceproof.scenario_files.plan import plan
 TEXT = resolved(find("amqp-redelivery-reorders"))
 
 
-def said(tmp_path: Path, old: str, new: str) -> str:
+def refusal(tmp_path: Path, old: str, new: str) -> str:
     path = tmp_path / "amqp-redelivery-reorders.yaml"
     assert old in TEXT
     path.write_text(TEXT.replace(old, new))
@@ -34,26 +34,26 @@ def said(tmp_path: Path, old: str, new: str) -> str:
         ("{2: 2,", "{7: 2,", "there is no message 7: they are numbered from 1 to 5"),
         ("{2: 2,", "{two: 2,", "not a whole number"),
         ("names: [c1, c2]", "names: [c1, c1]", "consumer 'c1' occurs twice"),
-        ("names: [c1, c2]", "names: [c1, c2, ../c3]", "its name becomes that of a queue"),
-        ("names: [c1, c2]", "names: [c1, c2]\n    queues: own", "queues: own gives each of 2 consumers a queue, and there are 1"),
+        ("names: [c1, c2]", "names: [c1, c2, ../c3]", "the names of a queue and of a file are made from this name"),
+        ("names: [c1, c2]", "names: [c1, c2]\n    queues: own", "queues: own needs one queue for each of 2 consumers, and the input has 1"),
         ("amqp: {}", "postgres: {}", r"need an AMQP broker.*\n.*add 'amqp: \{\}'"),
         ("fault: crash", "fault: stall", r"unknown fault of consumers 'stall'\n.*crash"),
-        ("{topic: processed,", "{table: processed,", r"a table, which consumers of broker amqp do not write\n.*topic, or use broker: kafka-group"),
+        ("{topic: processed,", "{table: processed,", r"a table, which consumers of broker amqp cannot write\n.*topic: QUEUE, or broker: kafka-group"),
         ("{topic: processed,", "{topic: processed, table: processed,", "and has table and topic"),
         ("{topic: processed,", "{", "and has none"),
         ("at: {message: 3", "at: {batch: 3, message: 3", "batch"),
         ("{topic: processed,", "{topic: orders,", "output 'processed' is the input topic 'orders'"),
-        ("{topic: processed,", "{topic: 'orders#input',", "where the copies of input 'orders' are kept"),
-        ("pipeline:\n", "pipeline:\n  env: {WHERE: '{kafka}'}\n", r"template \{kafka\} has no value.*\n.*\{here\} and \{python\}"),
+        ("{topic: processed,", "{topic: 'orders#input',", "which holds the copies of input 'orders'"),
+        ("pipeline:\n", "pipeline:\n  env: {WHERE: '{kafka}'}\n", r"template \{kafka\} has no value.*\n.*\{here\} or \{python\}"),
         ("pipeline:\n", "pipeline:\n  command: ['{python}', '{topic.orders}']\n", r"template \{topic.orders\} has no value"),
         ("at: {message: 3", "at: {message: 3, after: acknowledge", r"exercises nothing with acknowledge: after-effect.*message 3"),
     ],
 )  # fmt: skip
-def test_what_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
-    assert re.search(expected, said(tmp_path, old, new)), said(tmp_path, old, new)
+def test_a_scenario_that_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert re.search(expected, refusal(tmp_path, old, new)), refusal(tmp_path, old, new)
 
 
-def test_an_output_is_no_queue_of_an_input_with_several(tmp_path: Path) -> None:
+def test_an_output_that_is_one_of_several_input_queues_is_refused(tmp_path: Path) -> None:
     new = "options: {keys: [a, b]}\n    partitions: 2\n    rows: 2"
     old = re.search(r"options:.*\n    partitions: 1", TEXT)
     assert old is not None
@@ -65,7 +65,7 @@ def test_an_output_is_no_queue_of_an_input_with_several(tmp_path: Path) -> None:
             load(path)
 
 
-def test_a_crash_when_all_is_done_is_refused_of_the_shipped_worker_alone(tmp_path: Path) -> None:
+def test_a_crash_after_the_last_step_is_refused_only_for_the_shipped_worker(tmp_path: Path) -> None:
     crash = "{message: 3, while: {consumer: c1, holds: 4}}"
     early = {crash: "{message: 3, after: effect}", "names: [c1, c2]": "names: [c1, c2]\n    acknowledge: before-effect"}
     text = TEXT
@@ -79,21 +79,21 @@ def test_a_crash_when_all_is_done_is_refused_of_the_shipped_worker_alone(tmp_pat
     load(path)
 
 
-def test_a_command_of_ones_own_takes_the_workers_place(tmp_path: Path) -> None:
+def test_a_command_replaces_the_shipped_worker(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TEXT.replace("pipeline:\n", 'pipeline:\n  command: ["{python}", -V]\n'))
     assert load(path).pipeline.command == ["{python}", "-V"]
     assert load(find("amqp-redelivery-reorders")).pipeline.command == WORKER
 
 
-def test_the_plan_says_where_the_crash_is_put() -> None:
-    told = plan(load(find("amqp-redelivery-reorders")))
-    (fault,) = told.faults
+def test_the_plan_shows_the_position_of_the_crash() -> None:
+    planned = plan(load(find("amqp-redelivery-reorders")))
+    (fault,) = planned.faults
     assert (fault.batch, fault.point) == (None, "message 3 after take while c1 holds message 4")
-    assert fault.placement.exactness == "exact" and told.stack == ("an AMQP 0-9-1 broker (Qpid Broker-J)",)
+    assert fault.placement.exactness == "exact" and planned.stack == ("an AMQP 0-9-1 broker (Qpid Broker-J)",)
 
 
-def said_of(tmp_path: Path, name: str, old: str, new: str) -> str:
+def refusal_of(tmp_path: Path, name: str, old: str, new: str) -> str:
     text = resolved(find(name))
     assert old in text
     path = tmp_path / f"{name}.yaml"
@@ -107,29 +107,31 @@ def said_of(tmp_path: Path, name: str, old: str, new: str) -> str:
     ("name", "old", "new", "expected"),
     [
         ("kafka-partition-per-key", "    restart_after: 10\n", "", r"its partitions wait for it.*\n.*restart_after: TICKS"),
-        ("share-group-redelivery-reorders", "names:", "acknowledge: with-effect\n    names:", "part of no transaction"),
+        ("share-group-redelivery-reorders", "names:", "acknowledge: with-effect\n    names:", "cannot be part of a transaction"),
         ("share-group-redelivery-reorders", "names:", "queues: own\n    names:", "members of a share group take from all"),
-        ("share-group-redelivery-reorders", "partitions: 1", "partitions: 2", r"up to the group.*\n.*partitions: 1"),
+        ("share-group-redelivery-reorders", "partitions: 1", "partitions: 2", r"the share group, not the schedule, would decide.*\n.*partitions: 1"),
         ("share-group-redelivery-reorders", "share-group\n", "sharing\n", r"unknown broker 'sharing'\n.*'share-group'"),
-        ("retry-topic-reorders", "    on_refusal: retry-topic\n", "", "on_refusal: retry-topic and retry go together"),
+        ("retry-topic-reorders", "    on_refusal: retry-topic\n", "", "on_refusal: retry-topic and retry must be used together"),
         ("retry-topic-reorders", "consumer: retrier", "consumer: nobody", r"no other consumer 'nobody'.*\n.*c1, retrier"),
-        ("retry-topic-reorders", "topic: orders-retry", "topic: orders", "'orders' is the input or an output"),
-        ("retry-topic-reorders", "kafka-group", "share-group", "not there for share groups yet"),
-        ("retry-topic-reorders", "names:", "acknowledge: with-effect\n    names:", "not part of the transaction"),
-        ("retry-topic-reorders", "{message: 3}", "{message: 3, after: effect}", r"nothing is left to refuse\n.*use take"),
-        ("retry-stops-the-partition", "input:", "stack: {kafka: {brokers: 3}}\ninput:", r"the one asked may have.*\n.*brokers: 1"),
+        ("retry-topic-reorders", "topic: orders-retry", "topic: orders", "'orders' is already the input or an output"),
+        ("retry-topic-reorders", "kafka-group", "share-group", "not supported for share groups yet"),
+        ("retry-topic-reorders", "names:", "acknowledge: with-effect\n    names:", "cannot be part of the transaction"),
+        ("retry-topic-reorders", "{message: 3}", "{message: 3, after: effect}", r"nothing is left to be refused\n.*use take"),
+        ("retry-stops-the-partition", "input:", "stack: {kafka: {brokers: 3}}\ninput:", r"whichever broker is asked.*\n.*brokers: 1"),
         ("retry-stops-the-partition", "names:", "acknowledge: with-effect, names:", "ends its transaction"),
         ("retry-stops-the-partition", "{message: 3}", "{message: 9}", "there is no message 9: they are numbered from 1 to 5"),
         ("fan-out", "billing: [biller],", "", "consumer 'biller' is in 0 groups"),
         ("fan-out", "audit: [auditor]", "audit: [auditer]", r"there is no consumer 'auditer'\n.*auditor"),
-        ("fan-out", ", query: audit}", "}", r"output 'audited' is of no group.*\n.*billing, shipping, audit"),
+        ("fan-out", ", query: audit}", "}", r"output 'audited' has no group.*\n.*billing, shipping, audit"),
         ("fan-out", "query: audit}", "query: billing}", "group 'audit' has 1 consumers and 0 outputs"),
-        ("fan-out", "kafka-group", "amqp", "groups that each read all need a log"),
+        ("fan-out", "kafka-group", "amqp", "groups that each read the whole input need a log"),
     ],
 )  # fmt: skip
-def test_what_can_never_work_on_kafka_is_refused(tmp_path: Path, name: str, old: str, new: str, expected: str) -> None:
-    told = said_of(tmp_path, name, old, new)
-    assert re.search(expected, told), told
+def test_a_scenario_on_kafka_that_can_never_work_is_refused(
+    tmp_path: Path, name: str, old: str, new: str, expected: str
+) -> None:
+    message = refusal_of(tmp_path, name, old, new)
+    assert re.search(expected, message), message
 
 
 def test_the_plan_of_consumers_on_kafka_names_their_stack() -> None:
@@ -147,7 +149,9 @@ def test_the_plan_of_consumers_on_kafka_names_their_stack() -> None:
         ),
     ],
 )
-def test_a_remedy_differs_from_its_naive_twin_in_one_thing(naive: str, remedy: str, differs: dict[str, object]) -> None:
+def test_a_remedy_differs_from_its_naive_twin_only_in_the_named_settings(
+    naive: str, remedy: str, differs: dict[str, object]
+) -> None:
     one, other = load(find(naive)), load(find(remedy))
     assert (one.chaos, one.claim, one.oracle, one.outputs) == (other.chaos, other.claim, other.oracle, other.outputs)
     assert one.pipeline.consumers is not None and other.pipeline.consumers is not None
@@ -157,12 +161,12 @@ def test_a_remedy_differs_from_its_naive_twin_in_one_thing(naive: str, remedy: s
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("stack: {postgres: {}}\n", "", r"output table 'processed' needs a Postgres.*\n.*add 'postgres: \{\}'"),
-        ("  prepare: {", "  env: {", r"nothing makes table 'processed' before.*\n.*CREATE TABLE under pipeline: prepare: sql"),
+        ("stack: {postgres: {}}\n", "", r"output table 'processed' needs Postgres.*\n.*add 'postgres: \{\}'"),
+        ("  prepare: {", "  env: {", r"nothing creates table 'processed' before.*\n.*CREATE TABLE under pipeline: prepare: sql"),
         ("fault: crash", "fault: lost-ack", "keep their positions in Postgres and send no acknowledgement"),
     ],
 )  # fmt: skip
-def test_a_table_as_an_output_needs_what_it_needs(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_an_output_table_without_what_it_needs_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
     text = resolved(find("position-with-row"))
     assert old in text
     path = tmp_path / "position-with-row.yaml"
@@ -173,7 +177,7 @@ def test_a_table_as_an_output_needs_what_it_needs(tmp_path: Path, old: str, new:
 
 
 @pytest.mark.parametrize("queue", ["a/b", "a,b", "amq.orders", "", " a", "x" * 201, "\u202e"])
-def test_a_queue_that_no_amqp_broker_can_have_is_refused(tmp_path: Path, queue: str) -> None:
-    expected = "cannot be the name of a queue\n    a queue's name has printable characters other than '/' and ','"
-    assert expected in said(tmp_path, "topic: processed", f'topic: "{queue}"')
-    assert expected in said(tmp_path, "topic: orders", f'topic: "{queue}"')
+def test_an_invalid_queue_name_is_refused(tmp_path: Path, queue: str) -> None:
+    expected = "cannot be the name of a queue\n    a queue's name has at most 200 bytes of printable characters other than '/' and ','"
+    assert expected in refusal(tmp_path, "topic: processed", f'topic: "{queue}"')
+    assert expected in refusal(tmp_path, "topic: orders", f'topic: "{queue}"')

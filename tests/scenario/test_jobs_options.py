@@ -1,4 +1,4 @@
-"""Every scenario here gives its job the options that the job has: a removed one would be seen by real runs only."""
+"""Every scenario passes only options that its job has. Without this test only real runs would notice a removed option."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def commands() -> Iterator[Any]:
 
 
 def parser_of(job: Path) -> argparse.ArgumentParser:
-    """The module's own, without what it imports: its statements that name ``parser``."""
+    """The parser of the module, made by running only its statements that name ``parser``, without its imports."""
     source = ast.parse(job.read_text(encoding="utf-8"))
     plain = (ast.Assign, ast.Expr, ast.For)
     building = [part for part in source.body if isinstance(part, plain) and "parser" in _names(part)]
@@ -45,13 +45,13 @@ def parser_of(job: Path) -> argparse.ArgumentParser:
 
 
 def _names(part: ast.stmt) -> set[str]:
-    """Names and attributes in it."""
+    """The names and attributes in a statement."""
     parts = list(ast.walk(part))
     return {n.id for n in parts if isinstance(n, ast.Name)} | {n.attr for n in parts if isinstance(n, ast.Attribute)}
 
 
 @pytest.mark.parametrize(("job", "options"), list(commands()))
-def test_a_scenario_gives_its_job_options_that_it_has(
+def test_a_scenario_passes_only_options_that_its_job_has(
     job: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:

@@ -1,4 +1,4 @@
-"""A damaged scenario file is wrong usage, said with its place, and soon: never a traceback, never a wait."""
+"""A damaged scenario file is reported as wrong usage, with its place and quickly, never with a traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHIPPED = (
     "amqp-redelivery-reorders",
     "retry-topic-reorders",
 )
-#: What is written in place of a value.
+#: Texts that replace a value.
 _VALUES = (
     "2013-02-30",
     "!!int abc",
@@ -88,7 +88,7 @@ _INNER = re.compile(r"([{,] ?[\w-]+: )([^{}\[\],]+)")
 
 
 def mutations() -> Iterator[tuple[str, str]]:
-    """Name and text of each: every value of a file becomes one or two of `_VALUES`, lines go, come twice, or become `_LINES`."""
+    """Name and text of each mutation: values are replaced by some of `_VALUES`; lines are repeated, cut, indented or replaced by `_LINES`."""
     number = 0
     whole = {name: resolved(find(name)) for name in _SHIPPED}
     for name, text in {**whole, "based": find("effectively-once").read_text()}.items():
@@ -111,7 +111,7 @@ def _next(number: int, count: int) -> list[str]:
 
 
 def answer(path: Path) -> str:
-    """What `validate` says of the file; it must say it soon, and well."""
+    """What `validate` prints for the file, if it refuses it; it must answer quickly and without a traceback."""
     begun = time.monotonic()
     done = CliRunner().invoke(app, ["validate", str(path)])
     assert time.monotonic() - begun < _PATIENCE_S
@@ -124,14 +124,14 @@ def answer(path: Path) -> str:
 
 @pytest.fixture
 def scenarios(tmp_path: Path) -> Path:
-    """A folder with all that the shipped scenarios have beside them."""
+    """A folder with links to all that is next to the shipped scenarios."""
     for entry in folder().iterdir():
         if entry.suffix != ".yaml":
             (tmp_path / entry.name).symlink_to(entry.resolve())
     return tmp_path
 
 
-def test_there_are_some_hundred_mutations_and_most_are_refused(scenarios: Path) -> None:
+def test_mutated_scenarios_are_answered_quickly_and_mostly_refused(scenarios: Path) -> None:
     path = scenarios / "mutated.yaml"
     refused = failed = 0
     everything = list(mutations())

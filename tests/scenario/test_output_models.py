@@ -1,4 +1,4 @@
-"""What an output's model may not say: each with its place, the value and the mend."""
+"""Settings of an output that contradict each other are refused with their place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLE = "rows: {table: flights_out, identity: [src_partition, src_offset]}"
 
 
 def of(output: str, **fields: str) -> tuple[str, str]:
-    """The base scenario's output with more fields, or others."""
+    """The change that gives the base scenario's output these fields."""
     text = output.replace("}", "")
     for name, value in fields.items():
         if name == "identity":
@@ -24,28 +24,30 @@ def of(output: str, **fields: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
-        (of(TABLE, ignore="[src_offset]"), "column 'src_offset' cannot both name an effect and be ignored"),
+        (of(TABLE, ignore="[src_offset]"), "column 'src_offset' cannot be both in identity and in ignore"),
         (of(TABLE, compare="[a]", ignore="[a]"), "nothing is left to compare"),
-        (of(TABLE, compare="[a, b]", ignore="[a]"), "column 'a' cannot both be compared and be ignored"),
+        (of(TABLE, compare="[a, b]", ignore="[a]"), "column 'a' cannot be both in compare and in ignore"),
         (of(TABLE, compare="[]"), "nothing is left to compare: compare is empty"),
-        (of(TABLE, tolerance="{src_offset: {absolute: 1}}"), "a name is equal or it is not"),
-        (of(TABLE, ignore="[a]", tolerance="{a: {absolute: 1}}"), "column 'a' is not compared at all"),
-        (of(TABLE, compare="[b]", tolerance="{a: {absolute: 1}}"), "column 'a' is not compared at all"),
+        (of(TABLE, tolerance="{src_offset: {absolute: 1}}"), "is in identity, which allows no tolerance"),
+        (of(TABLE, ignore="[a]", tolerance="{a: {absolute: 1}}"), "column 'a' is not compared"),
+        (of(TABLE, compare="[b]", tolerance="{a: {absolute: 1}}"), "column 'a' is not compared"),
         (of(TABLE, tolerance="{a: {absolute: -1}}"), "-1"),
-        (of(TABLE, decode="string"), "a table's rows need no decoding"),
-        (of(TOPIC, decode="string"), "gives one column, 'value'"),
+        (of(TABLE, decode="string"), "rows need no decoding"),
+        (of(TOPIC, decode="string"), "gives a single column, 'value'"),
         (of(TOPIC, decode="yaml"), "there is no decoder 'yaml'"),
-        (of(TABLE, placement="key"), "a table has no partitions"),
-        (of(TABLE, kind="upsert", claim="{order: per-key}"), "an upsert keeps the last state of each identity only"),
-        (of(TABLE, kind="changelog"), "its last state would count for no more than its first"),
+        (of(TABLE, placement="key"), "rows have no partition"),
+        (of(TABLE, kind="upsert", claim="{order: per-key}"), "an upsert keeps only the last state of each identity"),
+        (of(TABLE, kind="changelog"), "it would not matter which of its states is the last"),
         (of(TABLE, kind="bag"), "bag"),
     ],
 )
-def test_refused(told: Callable[..., str], change: tuple[str, str], said: str) -> None:
-    message = told(change)
-    assert said in message
+def test_contradicting_settings_are_refused(
+    problems_of: Callable[..., str], change: tuple[str, str], expected: str
+) -> None:
+    message = problems_of(change)
+    assert expected in message
     assert "mine.yaml:" in message
 
 
@@ -60,16 +62,16 @@ def test_refused(told: Callable[..., str], change: tuple[str, str], said: str) -
         of(TOPIC, decode="my_package.wire:decode"),
     ],
 )
-def test_accepted(write: Callable[..., object], change: tuple[str, str]) -> None:
+def test_compatible_settings_are_accepted(write: Callable[..., object], change: tuple[str, str]) -> None:
     load(write(change))  # type: ignore[arg-type]
 
 
-def test_progress_needs_a_database(told: Callable[..., str]) -> None:
+def test_a_progress_table_needs_postgres(problems_of: Callable[..., str]) -> None:
     progress = "{table: p, partition: part, end_offset: done}"
-    message = told(
+    message = problems_of(
         ("  postgres: {}\n", ""),
         ('env: {TARGET: "{postgres}"}', "env: {}"),
         (TABLE, TOPIC.replace("copy", "rows").replace("}", f", progress: {progress}}}")),
         (f"  {TOPIC}\n", ""),
     )
-    assert "progress table 'p' needs a Postgres" in message
+    assert "progress table 'p' needs Postgres" in message

@@ -1,4 +1,4 @@
-"""What `validate` and `plan` say of an oracle's queries before anything starts, by preparing them over the data set's columns."""
+"""Warnings about an oracle's queries, which `validate` and `plan` find by preparing them over the data set's columns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-def said(folder: Path, **changes: Any) -> list[tuple[int, str]]:
-    """Line and message of each warning; the scenario is written as JSON, a line a key."""
+def warnings_of(folder: Path, **changes: Any) -> list[tuple[int, str]]:
+    """Line and message of each warning; the scenario is written as JSON, one line per key."""
     (folder / "orders.jsonl").write_text(
         '{"id": 1, "amount": 1.5, "placed": "2024-01-01"}\n{"id": 2, "amount": 2, "placed": null}\n'
     )
@@ -34,8 +34,8 @@ def sql(query: str, **more: Any) -> dict[str, Any]:
     return {"kind": "sql", "queries": {"events": query}, **more}
 
 
-def test_a_query_that_can_be_run_has_no_warning(tmp_path: Path) -> None:
-    assert said(tmp_path) == []
+def test_a_query_that_can_be_run_gets_no_warning(tmp_path: Path) -> None:
+    assert warnings_of(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -83,35 +83,37 @@ def test_a_query_that_can_be_run_has_no_warning(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_query_would_run_into(tmp_path: Path, changes: dict[str, Any], messages: list[str]) -> None:
-    found = said(tmp_path, **changes)
+def test_an_error_of_a_query_is_warned_of_with_its_line(
+    tmp_path: Path, changes: dict[str, Any], messages: list[str]
+) -> None:
+    found = warnings_of(tmp_path, **changes)
     assert len(found) == len(messages), found
     lines = (tmp_path / "job.yaml").read_text().splitlines()
     for (line, message), expected in zip(found, messages, strict=True):
         assert expected in message
-        assert '"oracle"' in "\n".join(lines[:line])  # somewhere below it
+        assert '"oracle"' in "\n".join(lines[:line])  # somewhere below the oracle
 
 
-def test_fields_of_closing_records_at_the_end_are_known(tmp_path: Path) -> None:
+def test_fields_of_closing_records_at_the_end_are_sampled(tmp_path: Path) -> None:
     rows = [{"id": number} for number in range(5_000)] + [{"id": 5_000, "closing": True}]
     file = tmp_path / "many.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     inputs = [{"topic": "orders", "dataset": "file", "options": {"file": str(file)}}]
-    assert said(tmp_path, input=inputs, oracle=sql("SELECT id FROM orders WHERE closing IS NULL")) == []
+    assert warnings_of(tmp_path, input=inputs, oracle=sql("SELECT id FROM orders WHERE closing IS NULL")) == []
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps({**SCENARIO, "input": inputs, "oracle": sql("SELECT id FROM orders WHERE open")}))
     (warning,) = warnings(load_file(path))
-    assert warning.hint == "looked at: the first 2,000 and the last 200 of the 5,001 records of orders"
+    assert warning.hint == "checked against the first 2,000 and the last 200 of the 5,001 records of orders"
 
 
-def test_a_topic_that_a_function_decodes_is_left_alone(tmp_path: Path) -> None:
+def test_a_topic_that_a_function_decodes_is_not_checked(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("def decode(value): return {}")
     inputs = [{**SCENARIO["input"][0], "decode": "{here}/code.py:decode"}]
-    assert said(tmp_path, input=inputs, oracle=sql("SELECT whatever FROM orders")) == []
+    assert warnings_of(tmp_path, input=inputs, oracle=sql("SELECT whatever FROM orders")) == []
 
 
-def test_plan_and_validate_print_them(tmp_path: Path) -> None:
-    said(tmp_path, oracle=sql("SELECT id FROM orders LIMIT 1"))
+def test_plan_and_validate_print_the_warnings(tmp_path: Path) -> None:
+    warnings_of(tmp_path, oracle=sql("SELECT id FROM orders LIMIT 1"))
     name = str(tmp_path / "job.yaml")
     for text in (validated([name], as_json=False), planned(name, as_json=False)):
         assert f"{name}:" in text and ": warning: " in text and "`LIMIT` (line 1)" in text
@@ -121,5 +123,5 @@ def test_plan_and_validate_print_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["flights-with-weather", "plane-sessions", "effectively-once"])
-def test_shipped_scenarios_have_none(name: str) -> None:
+def test_shipped_scenarios_get_no_warnings(name: str) -> None:
     assert warnings(load_file(find(name))) == []

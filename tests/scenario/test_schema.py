@@ -1,4 +1,4 @@
-"""The JSON Schema of a scenario: every field is described, and it accepts every scenario that is shipped."""
+"""The JSON Schema of a scenario describes every field and accepts every shipped scenario."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA: dict[str, Any] = json.loads(schema_text())
 
 
 def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]:
-    """What a validator of JSON Schema would say, for the keywords that this schema is made of."""
+    """The errors that a JSON Schema validator would report, for the keywords that this schema uses."""
     unknown = schema.keys() - {
         *(
             "$schema",
@@ -83,7 +83,7 @@ def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]
     if kind == "null" and value is not None:
         yield f"{where}: {value!r} is not null"
     if kind in kinds and not (isinstance(value, kinds[kind]) and (kind == "boolean" or not isinstance(value, bool))):
-        yield f"{where}: {value!r} is no {kind}"
+        yield f"{where}: {value!r} is not of type {kind}"
     if isinstance(value, dict):
         known = schema.get("properties", {})
         yield from (f"{where}: {name} is missing" for name in schema.get("required", ()) if name not in value)
@@ -100,7 +100,7 @@ def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]
 
 
 def as_json(path: Path) -> Any:
-    """A scenario's document, keys and dates as JSON has them."""
+    """A scenario's document, with keys and dates as in JSON."""
     return json.loads(json.dumps(document.read(path).data, default=str))
 
 
@@ -114,12 +114,12 @@ def whole(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_it_accepts_what_is_shipped(name: str) -> None:
+def test_the_schema_accepts_every_shipped_scenario(name: str) -> None:
     assert list(errors(SCHEMA, as_json(find(name)))) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"chaos": [{"fault": "crsh", "target": "driver", "at": {"batch": 1, "point": "in-tasks"}}]}, ".chaos[0]"),
         ({"oracle": {"kind": "sql"}}, ".oracle"),
@@ -129,13 +129,13 @@ def test_it_accepts_what_is_shipped(name: str) -> None:
         ({"input": [{"topic": "t", "dataset": "numbers", "options": {"no": 1}}]}, ".input[0].options: no is unknown"),
     ],
 )
-def test_it_refuses_what_is_wrong(whole: dict[str, Any], changes: dict[str, Any], said: str) -> None:
+def test_the_schema_refuses_wrong_values(whole: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
     assert list(errors(SCHEMA, whole)) == []
-    assert any(said in error for error in errors(SCHEMA, {**whole, **changes}))
+    assert any(expected in error for error in errors(SCHEMA, {**whole, **changes}))
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, ""),
         ({"pipeline": {"args": {"acks": 1, "fast": True, "planes": None}}}, ""),
@@ -148,32 +148,32 @@ def test_it_refuses_what_is_wrong(whole: dict[str, Any], changes: dict[str, Any]
         ({"base": 5}, ".base"),
     ],
 )
-def test_with_a_base_nothing_is_needed_and_null_takes_away(changes: dict[str, Any], said: str) -> None:
+def test_with_a_base_no_key_is_required_and_null_is_allowed(changes: dict[str, Any], expected: str) -> None:
     found = list(errors(SCHEMA, {"base": "effectively-once", **changes}))
-    assert any(said in error for error in found) if said else found == []
+    assert any(expected in error for error in found) if expected else found == []
 
 
 def test_every_field_is_described() -> None:
-    silent = [
+    undescribed = [
         f"{owner}.{name}"
         for owner, model in SCHEMA["$defs"].items()
         for name, field in model.get("properties", {}).items()
         if not field.get("description")
     ]
-    assert silent == []
+    assert undescribed == []
 
 
-def test_every_kind_is_in_it() -> None:
+def test_the_schema_has_every_kind() -> None:
     text = json.dumps(SCHEMA)
     for name in [*faults.names(), *(kind for kind in oracles.names() if kind != "slice")]:
         assert f'"const": "{name}"' in text
 
 
 def test_the_fields_of_a_kind_are_listed() -> None:
-    said = listing_of("faults", "crash", as_json=False)
-    assert "crash (consumer)" in said and "leader_of" in said
+    text = listing_of("faults", "crash", as_json=False)
+    assert "crash (consumer)" in text and "leader_of" in text
     for target in ("driver", "broker", "executor", "python-worker", "controller", "postgres", "postgres-backend"):
-        assert target in said
+        assert target in text
     (sql,) = json.loads(listing_of("oracles", "sql", as_json=True))["oracles"]
     assert sql["fields"]["queries"].startswith("output -> SELECT over the input")
     with pytest.raises(UsageError, match="there is no 'crsh' among the faults; did you mean 'crash'"):
@@ -182,7 +182,7 @@ def test_the_fields_of_a_kind_are_listed() -> None:
         listing_of("points", "in-tasks", as_json=False)
 
 
-def test_the_list_of_faults_names_what_they_strike() -> None:
+def test_the_list_of_faults_names_their_targets() -> None:
     abouts = {entry["name"]: entry["about"].lower() for entry in json.loads(listing("faults", as_json=True))["faults"]}
     assert all(
         word in abouts["crash"] for word in ("driver", "broker", "controller", "executor", "python worker", "postgres")

@@ -1,4 +1,4 @@
-"""A scenario as one whole text, for `validate --resolved` and `qualify`; and the shipped files, which say only what is their own."""
+"""A scenario as one text without a base, for `validate --resolved` and `qualify`; and the shipped files, which repeat nothing of their bases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Callable[..., Path]
 
 
 @pytest.mark.parametrize("name", names())
-def test_the_whole_text_of_a_shipped_scenario_is_the_same_scenario(name: str, tmp_path: Path) -> None:
+def test_the_resolved_text_of_a_shipped_scenario_loads_as_the_same_scenario(name: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["validate", "--resolved", name])
     path = tmp_path / f"{name}.yaml"
     path.write_text(done.output)
@@ -49,13 +49,15 @@ _VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), _VALUES, min_size=1, max_size=3))
-def test_whatever_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> None:
+def test_any_written_values_are_read_back_unchanged(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "written.yaml"
     path.write_bytes(whole.text(CommentedMap({key: whole.styled(value) for key, value in data.items()})).encode())
     assert read(path).data == data
 
 
-def test_resolved_takes_one_scenario_and_says_what_is_wrong_with_it(write: Write) -> None:
+def test_resolved_takes_one_scenario_and_reports_its_problems(write: Write) -> None:
     done = CliRunner().invoke(app, ["validate", "--resolved", "naive-append", "fan-out"])
     assert done.exit_code == 2 and "--resolved prints one scenario, and 2 are given" in done.stderr
     wrong = write().with_name("child.yaml")
@@ -77,7 +79,7 @@ def test_the_plan_names_the_base() -> None:
         assert json.loads(CliRunner().invoke(app, ["plan", name, "--json"]).stdout)["base"] == base
 
 
-def test_a_qualification_needs_no_base_and_watches_it(write: Write, tmp_path: Path) -> None:
+def test_a_qualification_writes_scenarios_without_a_base_and_watches_the_base(write: Write, tmp_path: Path) -> None:
     base = write()
     path = tmp_path / "team" / "child.yaml"
     path.parent.mkdir()
@@ -107,20 +109,20 @@ def repeated(own: Any, inherited: Any, loc: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
-def test_no_shipped_file_repeats_what_its_base_says(path: Path) -> None:
+def test_no_shipped_file_repeats_a_value_of_its_base(path: Path) -> None:
     made = read_merged(path)
     own = {key: value for key, value in made.files[0].data.items() if key not in NOT_INHERITED}
     if len(made.files) > 1:
         assert list(repeated(own, merge(made.files[1:]).data)) == []
-        assert len(made.changes) > 0, "a file that changes nothing"
+        assert len(made.changes) > 0, "the file changes nothing"
 
 
-def test_the_shipped_files_stay_small() -> None:
+def test_the_shipped_files_are_short() -> None:
     assert len(names()) >= 100
     assert sum(len(path.read_text().splitlines()) for path in files()) <= 18 * len(names())
 
 
-def test_what_others_are_based_on_is_no_scenario_of_its_own() -> None:
+def test_base_files_are_all_used_and_are_not_scenarios_themselves() -> None:
     used = {Path(file.file).resolve() for name in names() for file in read_merged(find(name)).files}
     assert {path.resolve() for path in files()} == used
     for path in folder().glob("base/*.yaml"):

@@ -1,4 +1,4 @@
-"""Departed flights, appended to a Delta table that remembers which batches it has."""
+"""Departed flights, appended to a Delta table that records which batches it has."""
 
 import argparse
 
@@ -15,7 +15,7 @@ parser.add_argument("--bootstrap-servers", required=True)
 parser.add_argument("--topic", required=True)
 parser.add_argument("--table", required=True)
 parser.add_argument("--checkpoint", required=True)
-parser.add_argument("--writer", default="flights-to-delta", help="name under which the table remembers batches")
+parser.add_argument("--writer", default="flights-to-delta", help="name under which the table records batches")
 args = parser.parse_args()
 
 spark = (

@@ -1,4 +1,4 @@
-"""Departed flights to Postgres. A batch that cannot be written ends the job, and whoever runs it starts it again."""
+"""Departed flights to Postgres. A batch that cannot be written ends the job, which its supervisor restarts."""
 
 import argparse
 

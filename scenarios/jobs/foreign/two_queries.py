@@ -23,7 +23,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--kafka", required=True)
 parser.add_argument("--topic", required=True)
 parser.add_argument("--database", required=True)
-parser.add_argument("--checkpoints", required=True, help="folder with one checkpoint a query")
+parser.add_argument("--checkpoints", required=True, help="folder with one checkpoint per query")
 args = parser.parse_args()
 
 spark = SparkSession.builder.appName("departures-and-fleet").getOrCreate()

@@ -1,4 +1,4 @@
-"""Departed flights to a table, for queries, and to a topic, for whoever wants to know at once: from one batch."""
+"""Departed flights to a table, for queries, and to a topic, for consumers that need them at once: from one batch."""
 
 import argparse
 

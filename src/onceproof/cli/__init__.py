@@ -1,1 +1,1 @@
-"""The command line, one file per command. Commands parse and call; what they need is imported when they run."""
+"""The command line: parses arguments, calls the other rooms, and prints results."""

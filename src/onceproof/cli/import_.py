@@ -1,4 +1,4 @@
-"""The command `import`: its NAME=FILE options, and what it says."""
+"""The command `import`: parses its NAME=FILE options and prints the run directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def import_run(
     runs: Path,
     as_json: bool,
 ) -> str:
-    """Import, and tell where the run directory is and how to judge it. Raises as `import_history`."""
+    """Import, and return a message with the run directory and how to judge it. Raises as `import_history`."""
     sources = Sources(
         inputs=_files("--input", inputs),
         outputs=_files("--output", outputs),
@@ -40,6 +40,6 @@ def _files(option: str, given: list[str] | None) -> dict[str, Path]:
         if not (name and equals and file):
             raise UsageError(f"{option} {text!r} is not NAME=FILE")
         if name in files:
-            raise UsageError(f"{option} {name!r} is given twice", hint="one file for each")
+            raise UsageError(f"{option} {name!r} is given twice", hint="name one file for each")
         files[name] = expanded(file)
     return files

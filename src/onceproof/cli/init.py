@@ -1,4 +1,4 @@
-"""The command `init`: from a job's command line to a scenario file that validates, and what the user must still decide."""
+"""The command `init`: writes a valid scenario file for a job's command line, and lists what the user must still decide."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def init_scenario(
     records: bool | None = None,
     schema: Path | None = None,
 ) -> str:
-    """Write the scenario, and tell where it is, what must be decided and what comes next.
+    """Write the scenario, and return a message with its path, what to decide and what to do next.
 
-    ``samples`` are FILE or TOPIC=FILE; ``records`` says what their lines are (`onceproof.scenario_files.drafts.sample.read`).
-    Raises `UsageError` for anything that no scenario can be made of; then no file is written or changed.
+    ``samples`` are FILE or TOPIC=FILE; for ``records`` see `onceproof.scenario_files.drafts.sample.read`. Raises `UsageError` if
+    no scenario can be made of the arguments; no file is written or changed then.
     """
     folder = (expanded(file).absolute() if file is not None else Path.cwd() / "any").parent
     named, unnamed = _samples(samples)
@@ -56,7 +56,7 @@ def init_scenario(
     _check_names(read, written, job.tables)
     if unnamed is not None and len(read) > 1:
         hint = " ".join(f"--sample {topic}=FILE" for topic in read)
-        raise UsageError(f"of which topic is {str(unnamed)!r} a sample? There are {', '.join(read)}", hint=hint)
+        raise UsageError(f"sample {str(unnamed)!r} needs its topic: there are {', '.join(read)}", hint=hint)
     files = {**named, **({read[0]: unnamed} if unnamed is not None else {})}
     drafted = draft.text(
         draft.Draft(
@@ -79,24 +79,23 @@ def init_scenario(
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return "\n".join(
         [
-            f"wrote {shown}, which validates. Decide in it (marked {command.DECIDE}):",
+            f"wrote {shown}, a valid scenario. Now decide in it, where it says {command.DECIDE}:",
             *(f"  - {decision}" for decision in decisions),
-            f"then: onceproof plan {shown}, and: onceproof run {shown}",
+            f"next: onceproof plan {shown}, then: onceproof run {shown}",
         ]
     )
 
 
 def _samples(given: list[str]) -> tuple[dict[str, Path], Path | None]:
-    """Those of a topic that is named, and the one that is of the only topic."""
+    """The samples that name their topic, and the one that does not."""
     named: dict[str, Path] = {}
     unnamed: Path | None = None
     for text in given:
         topic, equals, file = text.partition("=")
         if not equals or is_file(expanded(text)) or not is_topic(topic):
             if unnamed is not None:
-                raise UsageError(
-                    f"of which topics are {str(unnamed)!r} and {text!r} samples?", hint="--sample TOPIC=FILE"
-                )
+                message = f"samples {str(unnamed)!r} and {text!r} need their topics"
+                raise UsageError(message, hint="--sample TOPIC=FILE")
             unnamed = expanded(text)
         elif topic in named:
             raise UsageError(f"topic {topic!r} has two samples", hint="put them into one file")
@@ -112,7 +111,7 @@ def _check_names(read: list[str], written: list[str], tables: Sequence[str]) -> 
     for name in written:
         if name in read:
             raise UsageError(
-                f"topic {name!r} is both read and written", hint="name another --output-topic, or a --table"
+                f"topic {name!r} would be both read and written", hint="name another --output-topic, or a --table"
             )
     for table in tables:
         if why := table_problem(table):
@@ -131,16 +130,18 @@ def _statements(file: Path | None) -> str:
 def _target(file: Path | None, job: command.Job, force: bool) -> Path:
     path = expanded(file or f"{job.stem}.yaml").absolute()
     if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{str(path)!r} does not have the name of a YAML file", hint=f"--to {path.stem or 'job'}.yaml")
+        raise UsageError(f"{str(path)!r} is not named like a YAML file", hint=f"--to {path.stem or 'job'}.yaml")
     if not is_folder(path.parent):
-        raise UsageError(f"there is no folder {str(path.parent)!r}", hint="make it first, or name another with --to")
+        raise UsageError(f"folder {str(path.parent)!r} does not exist", hint="create it, or name another with --to")
     if is_folder(path) or (exists(path) and not force):
-        raise UsageError(f"{str(path)!r} is there already", hint="--to FILE names another, --force overwrites it")
+        raise UsageError(
+            f"{str(path)!r} exists already", hint="overwrite it with --force, or name another with --to FILE"
+        )
     return path
 
 
 def _write(path: Path, drafted: str) -> None:
-    """Write it and load it, as `validate` would; what does not load is not left behind."""
+    """Write the scenario and load it, as `validate` would. If it does not load, restore what was there before."""
     try:
         before = path.read_bytes() if path.exists() else None
         path.write_text(drafted, encoding="utf-8")
@@ -149,12 +150,12 @@ def _write(path: Path, drafted: str) -> None:
     try:
         load(path)
     except BaseException as error:
-        with uninterrupted(f"putting {path.name} back as it was"):
+        with uninterrupted(f"restoring {path.name}"):
             if before is None:
                 path.unlink()
             else:
                 path.write_bytes(before)
         if not isinstance(error, ScenarioError):
             raise
-        told = "; ".join(f"{p.message} ({p.hint})" if p.hint else p.message for p in error.problems)
-        raise UsageError(f"no scenario can be made from this: {told}") from error
+        problems = "; ".join(f"{p.message} ({p.hint})" if p.hint else p.message for p in error.problems)
+        raise UsageError(f"no valid scenario can be made from this: {problems}") from error

@@ -1,4 +1,4 @@
-"""What several commands share: exit codes, kinds of lists, and options that mean the same everywhere."""
+"""What several commands share: exit codes, the kinds of lists, and common options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import typer
 
 EXIT_CODES = (
     "Exit codes: 0 held (run --all: every expectation met), 1 violated, 2 wrong usage or scenario, "
-    "3 inconclusive, 4 harness or environment error, 130 interrupted. "
-    "Over several scenarios the worst wins: violated, error, inconclusive, held."
+    "3 inconclusive, 4 error of onceproof or its environment, 130 interrupted. "
+    "Of several scenarios the worst counts: violated, error, inconclusive, held."
 )
 
 
 class Listing(StrEnum):
-    """What ``list`` can list."""
+    """The things that ``list`` can list."""
 
     SCENARIOS = "scenarios"
     FAULTS = "faults"
@@ -27,12 +27,12 @@ class Listing(StrEnum):
     REPORTS = "reports"
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; people read stderr.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
 Name = Annotated[
     str,
     typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),
 ]
 
 Resolved = Annotated[
-    bool, typer.Option("--resolved", help="Print the whole scenario as YAML, with its bases merged in.")
+    bool, typer.Option("--resolved", help="Print the scenario as one YAML text, with its bases merged in.")
 ]

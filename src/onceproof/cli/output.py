@@ -1,4 +1,4 @@
-"""Where the command line writes: stdout for the result, stderr for people when stdout belongs to a program."""
+"""Where the command line writes: results to stdout; messages to stdout too, or to stderr if a program reads stdout."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from onceproof.base.visible import visible
 
 
 class Output:
-    """One command's output. With ``as_json``, stdout carries one JSON object and people read stderr."""
+    """The output of one command. With ``as_json``, stdout gets one JSON object, and messages for people go to stderr."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self.has_result = False
-        """Whether stdout has its JSON object."""
+        """Whether the JSON object was printed."""
         self._people = sys.stderr if as_json else sys.stdout
 
     def console(self) -> Console:
-        """For live progress. Honours NO_COLOR and dumb terminals, as rich does. What it is given must be `visible`."""
+        """The console for live progress. Honours NO_COLOR and dumb terminals, as rich does. Print only `visible` text to it."""
         return Console(file=self._people, highlight=False, emoji=False)
 
     def say(self, text: str, *, styled: bool = False) -> None:
-        """To people. ``styled``: with colours; then it must be `visible` but for them."""
+        """Print ``text`` for people. If it is ``styled`` with colours, all else in it must be `visible` already."""
         _write(self._people, text if styled else visible(text))
 
     def complain(self, text: str) -> None:
+        """Print an error for people."""
         _write(sys.stderr, visible(text))
 
     def result(self, text: str) -> None:
-        """To whoever reads stdout: the JSON object, or the text that was asked for."""
+        """Print the command's result to stdout: the JSON object, or the text."""
         self.has_result = True
         _write(sys.stdout, visible(text))
 
 
 @contextmanager
 def failing_well(output: Output) -> Iterator[None]:
-    """Errors of ours become a message, under ``--json`` also an object, and their exit code. So does a signal."""
+    """Turn our errors, and signals, into a message and an exit code, and with ``--json`` also into an object."""
     try:
         with interruptible():
             try:
@@ -62,12 +63,12 @@ def failing_well(output: Output) -> Iterator[None]:
         _fail(output, error)
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
-    except Exception as crash:  # Python would exit with 1, which means violated
+    except Exception as crash:  # Python's own exit code would be 1, which means violated
         _fail(output, crashed(crash))
 
 
 def crashed(crash: Exception) -> OnceproofError:
-    """A bug of ours as an error: the traceback, without the values of variables, which may hold secrets."""
+    """The error for a bug in onceproof: its traceback, without the values of variables, which may be secrets."""
     trace = "".join(traceback.format_exception(crash))
     return OnceproofError(f"onceproof itself failed\n{trace.rstrip()}", hint="please report this, with the lines above")
 

@@ -1,4 +1,4 @@
-"""The command `qualify`: its options, and its output."""
+"""The command `qualify`: checks its options, and prints the matrix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seconds(text: str) -> float:
 def qualify(
     scenario: str | None, *, go_on: Path | None, budget: str, runs_dir: Path, seed: int | None, output: Output
 ) -> int:
-    """Begin a qualification, or go on with one; returns the exit code. Raises `UsageError` before anything starts."""
+    """Begin a qualification, or continue one; returns the exit code. Raises `UsageError` before anything starts."""
     budget_s = seconds(budget)
     if (scenario is None) == (go_on is None):
         given = "both" if scenario else "neither"
@@ -42,7 +42,8 @@ def qualify(
             hint="onceproof qualify my_job.yaml",
         )
     if go_on is not None and seed is not None:
-        raise UsageError(f"--seed {seed} cannot change the seed of a qualification that has begun", hint="omit --seed")
+        message = f"--seed {seed} cannot change the seed of a qualification that is continued"
+        raise UsageError(message, hint="leave out --seed")
     with private_files():
         return _qualify(scenario, go_on, budget_s, runs_dir, seed, output)
 
@@ -58,8 +59,8 @@ def _qualify(
     else:
         assert scenario is not None
         directory, progress = session.begin(find(scenario), runs_dir=runs_dir, seed=seed)
-    people = Output(as_json=True).console()  # stderr, whoever reads stdout
-    with ProgressOnConsole(people, progress.scenario, budget_s) as teller:
+    stderr = Output(as_json=True).console()
+    with ProgressOnConsole(stderr, progress.scenario, budget_s) as teller:
         if progress.replaced:
             teller.says(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
         result = session.Session(directory, progress, budget_s=budget_s, listener=teller).work()

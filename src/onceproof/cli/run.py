@@ -1,4 +1,4 @@
-"""Running several scenarios one after another, and judging stored runs again, for the command line."""
+"""The commands that execute or judge: `run` for several scenarios one after another, `check`, `replay`, `shrink` and `picture`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
 
-#: Messages of a run of consumers whose picture is shown without being asked for.
+#: `run` draws the picture of a run of consumers with at most so many messages.
 _MOST_DRAWN = 100
 
 
@@ -30,13 +30,13 @@ def run_scenarios(
     """
     if everything and given:
         raise UsageError(
-            f"--all runs every shipped scenario; {given[0]!r} was named as well", hint="give one of the two"
+            f"--all already runs every shipped scenario, but {given[0]!r} is named too", hint="use one of the two"
         )
     if not everything and not given:
-        raise UsageError("no scenario named", hint=f"name one or more, or --all; shipped: {', '.join(names())}")
+        raise UsageError("no scenario is named", hint=f"name one or more, or use --all; shipped: {', '.join(names())}")
     loaded = load_all(names() if everything else given)
     if junit is not None:
-        _write_file(junit, "")  # now, not after ten minutes of running
+        _write_file(junit, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []
     for each in loaded:
         results.append(_run_one(each, runs_dir, seed, output))
@@ -45,40 +45,40 @@ def run_scenarios(
         if len(loaded) > 1:
             _say_report(RunSet((results[-1],)), output)
     runs = RunSet(tuple(results), by_expectation=everything)
-    code = _conclude(runs, output, told=len(loaded) > 1)
-    if junit is not None:  # last: a file that cannot be written costs nobody the report
+    code = _conclude(runs, output, reported=len(loaded) > 1)
+    if junit is not None:  # last, so that the report is printed even if the file cannot be written
         _write_file(junit, reports.get("junit")().render(runs))
     return code
 
 
 def check_run(run: Path, output: Output) -> int:
     """Judge a stored run again; returns its verdict's exit code."""
-    _must_be_there(run)
+    _must_exist(run)
     from onceproof.judge.verdict import check
 
     verdict = check(run)
     result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
-    return _conclude(RunSet((result,)), output, told=False)
+    return _conclude(RunSet((result,)), output, reported=False)
 
 
-def _must_be_there(run: Path) -> None:
+def _must_exist(run: Path) -> None:
     if not run.exists():
         raise UsageError(
-            f"run directory {str(run)!r} does not exist", hint="each run's directory is named in its report"
+            f"run directory {str(run)!r} does not exist", hint="the report of each run names its directory"
         )
 
 
 def draw_run(run: Path) -> str:
-    """Write the picture of a stored run into its directory; returns it as text."""
-    _must_be_there(run)
+    """Write the picture of a stored run to its directory; returns it as text."""
+    _must_exist(run)
     from onceproof.reports.picture import files as picture_files
 
     return f"{picture_files.write(run)}\n\npicture: {run / picture_files.SVG}"
 
 
 def replay_run(run: Path, times: int, output: Output) -> int:
-    """Play a stored run's schedule again; 0 if it came to the same each time, else 3."""
-    _must_be_there(run)
+    """Replay a stored run's schedule; 0 if every replay had the same findings, else 3."""
+    _must_exist(run)
     from onceproof.explore.replay import as_text, replay
 
     with interruptible():
@@ -90,8 +90,8 @@ def replay_run(run: Path, times: int, output: Output) -> int:
 
 
 def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int:
-    """Shrink a stored run's schedule; 0 if the result is proved to be minimal, else 3, or 130 for the best until Ctrl-C."""
-    _must_be_there(run)
+    """Shrink a stored run's schedule; 0 if the result is proved to be minimal, 130 after Ctrl-C, else 3."""
+    _must_exist(run)
     from onceproof.explore import minimal
 
     with interruptible():
@@ -117,43 +117,45 @@ def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: O
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
     if kind_of(scenario).drawn:
-        output.say(f"{_drawn(scenario, outcome.run_dir)}\n")
+        output.say(f"{_picture(scenario, outcome.run_dir)}\n")
     return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
 
 
-def _drawn(scenario: Scenario, run: Path) -> str:
-    """The picture of a run that has its verdict, or one line that says why there is none: no picture costs a verdict."""
+def _picture(scenario: Scenario, run: Path) -> str:
+    """The picture of a judged run, or one line with the reason why there is none. A failure to draw must not lose the verdict."""
     from onceproof.scenario_files.checks.consumers import rows_of
 
     try:
         if (messages := rows_of(scenario)) > _MOST_DRAWN:
-            return f"no picture: {messages} messages are many to look at; `onceproof picture {run}` draws it"
+            return (
+                f"no picture: {messages} messages are too many for this report; draw it with `onceproof picture {run}`"
+            )
         return draw_run(run)
     except Exception as failure:
         return f"no picture: {failure or type(failure).__name__}"
 
 
 def _failed(scenario: Scenario, error: OnceproofError | Interrupted) -> ScenarioResult:
-    """The error, with what its run directory tells."""
+    """The result of a run that failed, with the verdict that it stored, if any."""
     run = error.run_dir
     return ScenarioResult(scenario.name, scenario.expect, None if run is None else _stored_failure(run), run, error)
 
 
 def _stored_failure(run: Path) -> Verdict | None:
-    """The verdict ``error`` or ``interrupted`` that a run wrote when it failed; None where it could not (a full disk)."""
+    """The verdict ``error`` or ``interrupted`` that a run wrote when it failed; None if it could not (a full disk)."""
     try:
         verdict = Verdict.from_json(run / VERDICT_FILE)
     except (OSError, ValueError):
-        return None  # the error that is being told matters more than this one
+        return None  # the error that is being reported matters more than this one
     return verdict if verdict.outcome in (Outcome.ERROR, Outcome.INTERRUPTED) else None
 
 
-def _conclude(runs: RunSet, output: Output, *, told: bool) -> int:
-    """Print what is left to print. ``told``: each scenario's own report was shown when it ended."""
+def _conclude(runs: RunSet, output: Output, *, reported: bool) -> int:
+    """Print the summary if each scenario was ``reported`` when it ended, else the report; returns the exit code."""
     for result in runs.results:
         if result.run_dir is not None:
             kept(result.run_dir)
-    if told:
+    if reported:
         output.say(_terminal(output).summary(runs), styled=True)
     else:
         _say_report(runs, output)
@@ -177,7 +179,7 @@ def _complaint(result: ScenarioResult, error: OnceproofError | Interrupted) -> s
     run = result.run_dir
     if isinstance(error, Interrupted):
         where = "" if run is None else f"; run directory: {run}"
-        return f"{error.message} in {result.scenario}: everything that was started is gone{where}"
+        return f"{error.message} in {result.scenario}: everything that it started was stopped{where}"
     where = "" if run is None else f"\nrun: {run}\nlogs: {run / 'logs'}"
     return f"error in {result.scenario}: {error}{where}"
 

@@ -22,12 +22,12 @@ from onceproof.scenario_files.load import find, load_all, load_file, names, reso
 from onceproof.scenario_files.plan import Plan, plan
 
 _WIDTH = 80
-#: Where the output is no terminal: a line of a log may be longer.
+#: If the output is not a terminal: lines of a log may be longer.
 _WIDE = 120
 
 
 def listing(what: str, as_json: bool) -> str:
-    """Names and what each is, of scenarios or of what a registry holds."""
+    """The shipped scenarios, or the items of a registry: each name with a description."""
     if what == "scenarios":
         return _scenarios(as_json)
     entries = _entries(what)
@@ -37,7 +37,7 @@ def listing(what: str, as_json: bool) -> str:
 
 
 def listing_of(what: str, name: str, as_json: bool) -> str:
-    """The fields of one fault, oracle or data set. Raises `UsageError` for a name that there is not, or a list without fields."""
+    """The fields of one fault, oracle, data set or store. Raises `UsageError` for an unknown name, or a list without fields."""
     from onceproof.data import datasets
     from onceproof.faults.contract import faults
     from onceproof.kinds.contract import pipelines
@@ -56,14 +56,12 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
         "stores": [(each, store.about, store.Spec) for each, store in stores.items()],
     }
     if what not in with_fields:
-        hint = f"fields have: {', '.join(with_fields)}"
-        raise UsageError(f"{what} have no fields to list, so {name!r} is one argument too many", hint=hint)
+        hint = f"these have fields: {', '.join(with_fields)}"
+        raise UsageError(f"{what} have no fields to list: remove {name!r}", hint=hint)
     found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].partition(" (")[0])]
     if not found:
         near = suggest(name, [each for each, _, _ in with_fields[what]])
-        raise UsageError(
-            f"there is no {name!r} among the {what}; {near}", hint=f"the list of them: onceproof list {what}"
-        )
+        raise UsageError(f"there is no {name!r} among the {what}; {near}", hint=f"list them: onceproof list {what}")
     if as_json:
         return json.dumps(
             {what: [{"name": each, "about": about, "fields": dict(fields(m))} for each, about, m in found]}
@@ -85,63 +83,63 @@ def planned(name: str, as_json: bool) -> str:
     from onceproof.kinds.contract import kind_of
 
     loaded = load_file(find(name))
-    told = plan(loaded.scenario)
-    doubts = warnings(loaded)
+    the_plan = plan(loaded.scenario)
+    found = warnings(loaded)
     if as_json:
-        return json.dumps({**told.to_json(), "warnings": [asdict(doubt) for doubt in doubts]})
-    return "\n".join([_plan_text(told, micro_batches=kind_of(loaded.scenario).micro_batches), *_warning_lines(doubts)])
+        return json.dumps({**the_plan.to_json(), "warnings": [asdict(warning) for warning in found]})
+    micro_batches = kind_of(loaded.scenario).micro_batches
+    return "\n".join([_plan_text(the_plan, micro_batches=micro_batches), *_warning_lines(found)])
 
 
 def validated(given: list[str], as_json: bool) -> str:
     loaded = load_all(given)
-    doubts = [(each.path, warnings(each)) for each in loaded]
+    found = [(each.path, warnings(each)) for each in loaded]
     if as_json:
-        found = [asdict(doubt) for _, some in doubts for doubt in some]
-        return json.dumps({"valid": [str(each.path) for each in loaded], "warnings": found})
-    return "\n".join(line for path, some in doubts for line in [_valid(path, some), *_warning_lines(some)])
+        documents = [asdict(warning) for _, some in found for warning in some]
+        return json.dumps({"valid": [str(each.path) for each in loaded], "warnings": documents})
+    return "\n".join(line for path, some in found for line in [_valid(path, some), *_warning_lines(some)])
 
 
 def whole(given: list[str], as_json: bool) -> str:
-    """The one scenario that is given, whole: its bases merged in. Raises as `load`."""
+    """The given scenario as YAML, with its bases merged in. Raises `UsageError` for several, else as `load`."""
     if len(given) != 1:
-        raise UsageError(f"--resolved prints one scenario, and {len(given)} are given", hint="give one of them")
+        raise UsageError(f"--resolved prints one scenario, and {len(given)} are named", hint="name one of them")
     text = resolved(find(given[0]))
     return json.dumps({"resolved": text}) if as_json else text.rstrip("\n")
 
 
-def _valid(path: Path, doubts: list[Problem]) -> str:
-    count = f", with {len(doubts)} warning{'s' if len(doubts) > 1 else ''}" if doubts else ""
-    return f"{path}: valid{count}"
+def _valid(path: Path, found: list[Problem]) -> str:
+    return f"{path}: valid" + (f", with {_count(len(found), 'warning')}" if found else "")
 
 
-def _warning_lines(doubts: Iterable[Problem]) -> list[str]:
+def _warning_lines(found: Iterable[Problem]) -> list[str]:
     lines = []
-    for doubt in doubts:
-        lines.append(f"{doubt.place}: warning: {doubt.message}")
-        lines += [] if doubt.hint is None else [f"    {doubt.hint}"]
+    for warning in found:
+        lines.append(f"{warning.place}: warning: {warning.message}")
+        lines += [] if warning.hint is None else [f"    {warning.hint}"]
     return lines
 
 
 def explained(name: str | None, as_json: bool) -> str:
-    """One anomaly in full, or the list of them. Raises `UsageError` for a name that no checker has."""
+    """One anomaly in full, or the list of all. Raises `UsageError` for an unknown name."""
     from onceproof.judge.anomalies import anomalies, anomaly, sections
 
     if name is None:
         entries = [(one.name, one.meaning) for one in anomalies()]
         if as_json:
             return json.dumps({"anomalies": [{"name": name, "meaning": meaning} for name, meaning in entries]})
-        return f"{_table(entries)}\n\nmore of one: onceproof explain NAME"
+        return f"{_table(entries)}\n\nin full: onceproof explain ANOMALY"
     try:
         one = anomaly(name)
     except KeyError:
         near = suggest(name, [each.name for each in anomalies()])
-        raise UsageError(f"there is no anomaly {name!r}; {near}", hint="the list of them: onceproof explain") from None
+        raise UsageError(f"there is no anomaly {name!r}; {near}", hint="list them: onceproof explain") from None
     if as_json:
         return json.dumps(one.to_json())
     blocks = [one.name]
     for heading, paragraphs in sections(one):
         item = "- " if len(paragraphs) > 1 else ""
-        told = [
+        filled = [
             textwrap.fill(
                 f"{item}{text}",
                 _WIDTH,
@@ -151,12 +149,12 @@ def explained(name: str | None, as_json: bool) -> str:
             )
             for text in paragraphs
         ]
-        blocks.append("\n".join([heading, *told]))
+        blocks.append("\n".join([heading, *filled]))
     return "\n\n".join(blocks)
 
 
 def examined(as_json: bool) -> tuple[str, bool]:
-    """What `onceproof.stack.doctor` found, and whether nothing is missing."""
+    """What `onceproof.stack.doctor` found, and whether everything is there."""
     from onceproof.stack.doctor import examine
 
     checks = examine()
@@ -168,7 +166,7 @@ def examined(as_json: bool) -> tuple[str, bool]:
         lines.append(f"{'ok     ' if check.ok else 'MISSING'}  {check.name}: {check.found}")
         if check.mend and not check.ok:
             lines.append(f"         fix: {check.mend}")
-    lines.append("ready to run" if healthy else "not ready: see what is MISSING above")
+    lines.append("ready to run" if healthy else "not ready: fix what is MISSING above")
     return "\n".join(lines), healthy
 
 
@@ -212,22 +210,22 @@ def _entries(what: str) -> list[tuple[str, str]]:
 
 
 def _scenarios(as_json: bool) -> str:
-    """One line per shipped scenario, under what it shows: the anomalies that it expects, or that the job holds."""
+    """One line per shipped scenario, grouped by the result that it expects: the anomalies, or held."""
     shown = sorted(((*_about(name), name) for name in names()), key=lambda one: (one[0] != [], one[0], one[2]))
     if as_json:
         return json.dumps({"scenarios": [{"name": name, "about": about, "shows": what} for what, about, name in shown]})
     margin = max(len(name) for _, _, name in shown) + 4
     width = max(_WIDTH, shutil.get_terminal_size((_WIDE, 24)).columns)
-    lines: list[str] = []
-    for what, of_group in itertools.groupby(shown, key=lambda one: one[0]):
-        lines += ["", f"{', '.join(what)}:" if what else "held, whatever breaks:"]
-        for _, about, name in of_group:
+    lines = ["The shipped scenarios, by the verdict or the anomalies that a run of each is expected to show."]
+    for what, group in itertools.groupby(shown, key=lambda one: one[0]):
+        lines += ["", f"{', '.join(what)}:" if what else "held:"]
+        for _, about, name in group:
             lines.append(f"  {name:<{margin - 2}}{textwrap.shorten(about, width - margin, placeholder=' ...')}")
-    return "\n".join([*lines[1:], "", "the whole text of one: onceproof plan NAME"])
+    return "\n".join([*lines, "", "in full: onceproof plan NAME; to run one: onceproof run NAME"])
 
 
 def _about(name: str) -> tuple[list[str], str]:
-    """What a scenario shows, and what it says of itself. Listing must work where one does not validate (a secret is not set)."""
+    """What a scenario expects, and its description. Works even if the scenario is not valid here (a secret is not set)."""
     try:
         data = document.read(find(name)).data
     except ScenarioError as error:
@@ -245,7 +243,7 @@ def _table(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def _hanging(label: str, text: str, margin: int = 12) -> str:
-    """``label`` and the text beside it, wrapped, its lines under each other."""
+    """``label`` and next to it the text, wrapped, its lines aligned."""
     return textwrap.fill(
         text or "-",
         _WIDTH,
@@ -256,28 +254,28 @@ def _hanging(label: str, text: str, margin: int = 12) -> str:
     )
 
 
-def _plan_text(told: Plan, *, micro_batches: bool) -> str:
-    blocks = [f"{told.scenario}: nothing is started by this"]
-    if told.about:
-        blocks.append(_hanging("about", " ".join(told.about.split())))
+def _plan_text(plan: Plan, *, micro_batches: bool) -> str:
+    blocks = [f"{plan.scenario}: what a run would do; nothing was started"]
+    if plan.about:
+        blocks.append(_hanging("about", " ".join(plan.about.split())))
     blocks += (
-        [_hanging("base", f"{told.base}, merged in (onceproof validate --resolved prints the whole)")]
-        if told.base is not None
+        [_hanging("base", f"{plan.base}, merged in (print all of it: onceproof validate --resolved)")]
+        if plan.base is not None
         else []
     )
-    blocks += [_hanging("stack", "; ".join(told.stack))]
-    for fed in told.input:
-        parts = "partitions" if micro_batches else "queues"
-        text = f"{fed.records:,} records of {fed.dataset} into {fed.topic} ({fed.partitions} {parts})"
+    blocks += [_hanging("stack", "; ".join(plan.stack))]
+    for fed in plan.input:
+        parts = _count(fed.partitions, "partition" if micro_batches else "queue")
+        text = f"{_count(fed.records, 'record')} of {fed.dataset} into {fed.topic} ({parts})"
         blocks.append(_hanging("input", text + (f", in {fed.chunks} chunks" if micro_batches else "")))
     if micro_batches:
-        blocks.append(_hanging("batches", _batches(told.guaranteed_batches)))
-    if told.consumers:
-        blocks.append(_hanging("consumers", _pairs(told.consumers)))
-    blocks += [_hanging("prepare", "; ".join(told.prepare))] if told.prepare else []
-    # One line, however long: a command is copied.
-    blocks.append(f"{'job':<11} {shlex.join(told.command)}")
-    for number, fault in enumerate(told.faults, start=1):
+        blocks.append(_hanging("batches", _batches(plan.guaranteed_batches)))
+    if plan.consumers:
+        blocks.append(_hanging("consumers", _pairs(plan.consumers)))
+    blocks += [_hanging("prepare", "; ".join(plan.prepare))] if plan.prepare else []
+    # On one line, however long, so that it can be copied.
+    blocks.append(f"{'job':<11} {shlex.join(plan.command)}")
+    for number, fault in enumerate(plan.faults, start=1):
         query = f" of {fault.query}" if fault.query else ""
         settings = f" ({_pairs(fault.settings)})" if fault.settings else ""
         where = fault.point if fault.batch is None else f"batch {fault.batch}{query} @ {fault.point}"
@@ -285,29 +283,42 @@ def _plan_text(told: Plan, *, micro_batches: bool) -> str:
         blocks += [
             _hanging(f"fault {number}", what),
             _hanging("", f"{fault.placement.exactness}, by {fault.placement.instrument}: {fault.placement.why}"),
-            _hanging("", f"it hit if: {fault.placement.proof}"),
+            _hanging("", f"proof of the hit: {fault.placement.proof}"),
         ]
-    for output in told.outputs:
-        ignored = f", ignoring {', '.join(output.ignore)}" if output.ignore else ""
+    for output in plan.outputs:
+        ignored = f", ignored {', '.join(output.ignore)}" if output.ignore else ""
         text = f"{output.name}: {output.where}, identity {', '.join(output.identity)}{ignored}"
-        own = f"; claims {_pairs(output.claim)}" if output.claim != told.claim else ""
+        own = f"; claims {_pairs(output.claim)}" if output.claim != plan.claim else ""
         blocks.append(_hanging("output", text + own))
     blocks += [
-        _hanging("oracle", told.oracle),
-        _hanging("checkers", ", ".join(told.checkers)),
-        _hanging("claim", _pairs(told.claim)),
-        _hanging("expect", ", ".join([told.expect["verdict"], *told.expect["anomalies"]])),
+        _hanging("oracle", plan.oracle),
+        _hanging("checkers", ", ".join(plan.checkers)),
+        _hanging("claim", _pairs(plan.claim)),
+        _hanging("expect", ", ".join([plan.expect["verdict"], *plan.expect["anomalies"]])),
     ]
     return "\n".join(blocks)
 
 
 def _batches(sure: int) -> str:
-    """The ones at which a fault can be put."""
+    """The batches at which a fault can be placed."""
     if sure == 1:
-        return "only 0 is surely reached, and it holds no data: no place for a fault"
-    which = "1 is" if sure == 2 else f"1 to {sure - 1} are"
-    return f"{which} surely reached, with data; 0 is nearly always empty"
+        return "none at which a fault can be placed: only batch 0 is certain, and it is nearly always empty"
+    which = "1" if sure == 2 else f"1 to {sure - 1}"
+    return f"{which}, at which faults can be placed: every run reaches them with data; 0 is nearly always empty"
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    """Settings as text, without those that are empty."""
+    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items() if value not in (None, [], {}))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"({_pairs(value)})"
+    if isinstance(value, list):
+        return " ".join(map(_plain, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,1 +1,1 @@
-"""Scenarios: one YAML file says what to run, what to break, what to expect."""
+"""The scenario as a value: what to run, what to break, and what to expect."""

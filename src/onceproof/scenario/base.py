@@ -1,4 +1,4 @@
-"""What all parts of a scenario are, and what faults of every kind of pipeline say of themselves."""
+"""Base classes of a scenario's parts, and of the faults of every kind of pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Model(BaseModel):
-    """Every part of a scenario: frozen, and closed to unknown keys."""
+    """Base of every part of a scenario: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -17,24 +17,24 @@ class Position(Model):
     """The logical position that triggers a fault. What a position is depends on the kind of pipeline."""
 
     def described(self) -> dict[str, Any]:
-        """As events and the history name it."""
+        """The position as events and the history record it."""
         raise NotImplementedError
 
     def of_query(self) -> str | None:
-        """The query that it is of, where it names one."""
+        """The query that the position names, if any."""
         return None
 
     def settings(self) -> dict[str, Any]:
-        """What it says besides."""
+        """The position's other settings."""
         return {}
 
 
 class AnyFaultSpec(Model):
-    """What every fault says of itself, whatever its kind of pipeline."""
+    """Settings that every fault has, whatever its kind of pipeline."""
 
     pipeline: ClassVar[str]
-    """The kind of pipeline that it is for."""
+    """The kind of pipeline that the fault applies to."""
 
     fault: str = Field(description="the kind of fault: `onceproof list faults`")
-    target: str = Field(description="what is struck: a process, a service, or a consumer's name")
-    at: Position = Field(description="when: the place in the job's work that triggers it")
+    target: str = Field(description="what the fault strikes: a process, a service, or a consumer's name")
+    at: Position = Field(description="when it strikes: the position in the job's work that triggers it")

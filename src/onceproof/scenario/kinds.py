@@ -1,6 +1,6 @@
-"""The kinds of faults, stores and oracles that a scenario can name: their registries, and how an item becomes the model of its kind.
+"""Registries of the faults, stores and oracles that a scenario can name, and the parsing of an item by the model of its kind.
 
-A kind has a ``Spec``. Its package is imported when a kind is first asked for.
+Each kind has a model, its ``Spec``. A registry imports its package when a kind is first looked up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from onceproof.base.registry import Registry, suggest
 from onceproof.scenario.problem import shown
 
-#: Those of Spark jobs; `Registry.of` has those of other kinds of pipelines.
+#: Faults of Spark jobs; `Registry.of` returns those of other kinds of pipelines.
 faults: Registry[Any] = Registry("fault", "onceproof.chaos", "onceproof.faults", part="command")
 oracles: Registry[Any] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
 stores: Registry[Any] = Registry("store", "onceproof.stores", "onceproof.stores")
@@ -25,7 +25,7 @@ COMPLAINT = "complaint"
 
 
 def spec_of(registry: Registry[Any], field: str, item: Any, info: ValidationInfo) -> BaseModel:
-    """``item`` as the model of the kind that its ``field`` names."""
+    """Parse ``item`` with the model of the kind that its ``field`` names."""
     if isinstance(item, BaseModel):
         return item
     if not isinstance(item, dict):
@@ -43,14 +43,14 @@ def spec_of(registry: Registry[Any], field: str, item: Any, info: ValidationInfo
 
 
 def _validated(model: type[BaseModel], item: dict[str, Any], info: ValidationInfo) -> BaseModel:
-    # What comes from a file is JSON by now, and strictness is JSON's: text is no number, and a name is an enum's member.
+    # A value from a file arrives as JSON and is checked as strictly: text is not a number, and a name becomes an enum member.
     return (
         model.model_validate_json(json.dumps(item), strict=True) if info.mode == "json" else model.model_validate(item)
     )
 
 
 def model_of(registry: Registry[Any], field: str, item: dict[str, Any]) -> type[BaseModel] | None:
-    """The model of the kind that the item names; None where that is none."""
+    """The model of the kind that the item names; None if there is no such kind."""
     kind = item.get(field)
     if kind not in registry.names():
         return None
@@ -59,18 +59,18 @@ def model_of(registry: Registry[Any], field: str, item: dict[str, Any]) -> type[
 
 
 def store_fields() -> list[str]:
-    """The fields of an output that say where it is: one of each store."""
+    """The fields of an output that say where it is stored: one per store."""
     return sorted(store.field for _, store in stores.items())
 
 
 def stores_of(output: Any) -> list[Any]:
-    """The stores that an output, written or made, names: in a scenario that is right it is one."""
-    of = output.get if isinstance(output, dict) else partial(getattr, output)
-    return [store for _, store in stores.items() if of(store.field, None) is not None]
+    """The stores that an output names, as a mapping or as a model. A valid output names exactly one."""
+    get = output.get if isinstance(output, dict) else partial(getattr, output)
+    return [store for _, store in stores.items() if get(store.field, None) is not None]
 
 
 def output_of(item: Any, info: ValidationInfo, otherwise: type[BaseModel]) -> Any:
-    """``item`` as the model of the store that it names; `in_one_store` refuses those that name none or several."""
+    """Parse ``item`` with the model of the store that it names. `in_one_store` refuses an item that names none or several."""
     if not isinstance(item, dict):
         return item
     return _validated(output_model(item) or otherwise, item, info)

@@ -1,4 +1,4 @@
-"""The scenario as a frozen value. Field descriptions are what ``onceproof schema`` and ``onceproof list KIND NAME`` show."""
+"""The scenario as an immutable value. ``onceproof schema`` and ``onceproof list KIND NAME`` show the field descriptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onceproof.scenario.points import Point
 
 
 class KafkaStack(Model):
-    brokers: Literal[1, 3] = Field(1, description="1 node, or 3 brokers with a controller of their own")
+    brokers: Literal[1, 3] = Field(1, description="1: a single node; 3: three brokers and a separate controller")
 
 
 class PostgresStack(Model):
@@ -33,53 +33,54 @@ class PostgresStack(Model):
 
 class AmqpStack(Model):
     broker: Literal["qpid", "rabbitmq"] = Field(
-        "qpid", description="qpid: Qpid Broker-J, which is fetched; rabbitmq: RabbitMQ, where it is installed"
+        "qpid", description="qpid: Qpid Broker-J, which is fetched; rabbitmq: RabbitMQ, if it is installed"
     )
 
 
 class SparkStack(Model):
-    master: Literal["standalone"] = Field("standalone", description="a master and workers, each a process")
+    master: Literal["standalone"] = Field("standalone", description="one process for the master and one per worker")
     workers: Annotated[int, Field(ge=1, le=8)] = Field(
-        2, description="workers, each a machine to Spark: one executor each"
+        2, description="number of workers, with one executor each; to Spark each worker is a machine"
     )
-    cores: PositiveInt = Field(1, description="cores of a worker: how many tasks its executor runs at once")
-    memory_mb: Annotated[int, Field(ge=512)] = Field(512, description="heap of an executor, MiB")
+    cores: PositiveInt = Field(1, description="cores per worker: how many tasks its executor runs at once")
+    memory_mb: Annotated[int, Field(ge=512)] = Field(512, description="heap per executor, in MiB")
 
 
 class StackSpec(Model):
-    provider: Literal["embedded"] = Field("embedded", description="processes on loopback")
-    kafka: KafkaStack = Field(default_factory=KafkaStack, description="the Kafka that every run has")
-    postgres: PostgresStack | None = Field(default=None, description="write {} to have one")
+    provider: Literal["embedded"] = Field("embedded", description="services are processes on the loopback interface")
+    kafka: KafkaStack = Field(default_factory=KafkaStack, description="Kafka, which every run has")
+    postgres: PostgresStack | None = Field(default=None, description="a Postgres server: write {} to have one")
     spark: SparkStack | None = Field(
-        default=None,
-        description="a standalone Spark that the job's tasks run on: write {} to have one (default: local)",
+        default=None, description="a standalone Spark: write {} to have one (default: local mode)"
     )
-    amqp: AmqpStack | None = Field(
-        default=None, description="an AMQP 0-9-1 broker, for consumers: write {} to have one"
-    )
+    amqp: AmqpStack | None = Field(default=None, description="an AMQP 0-9-1 broker for consumers: write {} to have one")
 
 
-#: More of one topic only keep one machine's brokers busy.
+#: More partitions of one topic only slow down brokers that share one machine.
 Partitions = Annotated[int, Field(ge=1, le=256)]
 
 
 class InputSpec(Model):
-    topic: str = Field(description="the topic that is fed (of consumers: the queue)")
-    dataset: str = Field(description="a registered data set")
-    rows: PositiveInt | None = Field(None, description="how many records of it, from the start (default: all)")
-    partitions: Partitions = Field(3, description="partitions of the topic (of consumers: queues)")
-    chunks: PositiveInt = Field(10, description="parts it is fed in, each released when the one before was committed")
-    options: dict[str, Any] = Field(default_factory=dict, description="what the data set takes (see its description)")
+    topic: str = Field(description="the topic to feed (for consumers of an AMQP broker: the queue)")
+    dataset: str = Field(description="where its records come from: `onceproof list datasets`")
+    rows: PositiveInt | None = Field(
+        None, description="number of records, from the start of the data set (default: all)"
+    )
+    partitions: Partitions = Field(3, description="partitions of the topic (for consumers of an AMQP broker: queues)")
+    chunks: PositiveInt = Field(
+        10, description="number of parts to feed it in; each is sent after the job has committed the previous one"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="options: `onceproof list datasets NAME`")
     decode: str = Field("json", description="how a value becomes columns: json, string, bytes or module:function")
 
 
 class TopicSpec(Model):
     partitions: Partitions = Field(1, description="partitions of the topic")
-    config: dict[str, str] = Field(default_factory=dict, description="topic settings, as Kafka names them")
+    config: dict[str, str] = Field(default_factory=dict, description="topic settings, by Kafka's names")
 
 
 def _one_text(value: Any) -> Any:
-    """Named texts as one. Under a name, a scenario can change one of its base's, or add to them."""
+    """Join named texts. The names let a scenario replace one text of its base, or add another."""
     if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
         return "".join(text if text.endswith("\n") else f"{text}\n" for text in value.values())
     return value
@@ -97,17 +98,17 @@ class Prepare(Model):
         default_factory=dict, max_length=200, description="topics to create in addition to the inputs"
     )
     tables: list[str] = Field(
-        default_factory=list, description="static tables of the data sets; {table.NAME} is the Parquet file"
+        default_factory=list, description="static tables of the data sets; {table.NAME} is the path of the Parquet file"
     )
     sql: _Statements = Field(
         "",
-        description="statements run in the pipeline's database, as the pipeline's user, before the job starts: a text, or "
-        "several under names of their own, run in their order",
+        description="SQL statements that run in the pipeline's database, as the pipeline's user, before the job starts: one "
+        "text, or a mapping of names to texts, which run in order",
     )
 
 
 def _key_as_number(key: Any) -> Any:
-    """Keys of a mapping are text on their way here (`onceproof.scenario_files.explain`), and text is no number there."""
+    """A mapping's keys arrive as text, because `onceproof.scenario_files.explain` goes through JSON."""
     return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 
@@ -115,52 +116,60 @@ _NumberAsKey = Annotated[PositiveInt, BeforeValidator(_key_as_number)]
 
 
 class RetrySpec(Model):
-    """A retry topic: what an output refused waits there while its consumer goes on with the next."""
+    """A retry topic: a message whose effect was refused waits there while its consumer takes the next one."""
 
-    topic: str = Field(description="its name")
-    consumer: str = Field(description="takes from it, and from nothing else")
-    after: PositiveInt = Field(2, description="ticks until a message in it may be taken")
+    topic: str = Field(description="name of the retry topic")
+    consumer: str = Field(description="the consumer that takes from the retry topic, and from nothing else")
+    after: PositiveInt = Field(2, description="ticks that a message waits there before it can be taken")
 
 
 class ConsumersSpec(Model):
-    """Plain consumers as the pipeline. Inputs and outputs are queues then. Times are ticks of the schedule's own clock,
-    which moves on when every consumer has come to its next step: a schedule plays the same whatever the machine's load."""
+    """Plain consumers as the pipeline.
 
-    broker: Literal["amqp", "kafka-group", "share-group"] = Field("amqp", description="what they take messages from")
-    names: list[str] = Field(min_length=1, description="a process each; of several that are free the first named takes")
+    Times are ticks of the schedule's own clock, which advances when every consumer has reached its next step: a schedule
+    runs the same way whatever the machine's load.
+    """
+
+    broker: Literal["amqp", "kafka-group", "share-group"] = Field("amqp", description="where they take messages from")
+    names: list[str] = Field(
+        min_length=1, description="one process per name; if several are idle, the first named takes the next message"
+    )
     queues: Literal["shared", "own"] = Field(
-        "shared", description="shared: all compete for all queues; own: queue i belongs to consumer i alone"
+        "shared", description="shared: all consumers compete for all queues; own: only consumer i takes from queue i"
     )
     static: bool = Field(
         True,
-        description="of a consumer group: members keep their partitions while they are away (group.instance.id); "
-        "false: others take them over",
+        description="for a consumer group; true: members keep their partitions while they are away (group.instance.id); "
+        "false: other members take them over",
     )
     acknowledge: Literal["after-effect", "before-effect", "with-effect"] = Field(
-        "after-effect", description="effect and acknowledgement in which order; with-effect: both in one transaction"
+        "after-effect", description="the order of effect and acknowledgement; with-effect: both in one transaction"
     )
-    every: PositiveInt = Field(1, description="ticks from one message to the next")
-    work: PositiveInt = Field(1, description="ticks of work on a message ...")
+    every: PositiveInt = Field(1, description="ticks between one message published and the next")
+    work: PositiveInt = Field(1, description="ticks of work on each message, except those under slow")
     slow: dict[_NumberAsKey, PositiveInt] = Field(
-        default_factory=dict, description="... and on these: number of the message, from 1 -> ticks"
+        default_factory=dict, description="messages that take longer: number of the message, from 1 -> ticks of work"
     )
     on_refusal: Literal["again", "release", "retry-topic"] = Field(
         "again",
-        description="an effect that the output refused: tried again, its message given back, or put into a retry topic",
+        description="what a consumer does when the output refuses an effect; again: try again; release: give the message back; "
+        "retry-topic: put it into the retry topic",
     )
-    retry: RetrySpec | None = Field(None, description="the retry topic")
+    retry: RetrySpec | None = Field(None, description="the retry topic, for on_refusal: retry-topic")
     groups: dict[str, list[str]] = Field(
         default_factory=dict,
-        description="consumer groups that each read all: name -> its consumers (default: all are one); an output names its group "
-        "with query",
+        description="consumer groups that each read the whole input: name -> its consumers (default: one group); an output "
+        "names its group with query",
     )
-    restart_after: PositiveInt | None = Field(None, description="ticks until one that died is back (default: never)")
+    restart_after: PositiveInt | None = Field(
+        None, description="ticks until a dead consumer is restarted (default: never)"
+    )
 
 
 def _argument(value: Any) -> Any:
     if value is True or (isinstance(value, int | str) and not isinstance(value, bool)):
         return value
-    raise ValueError("an option has a text or a whole number as its value, or true if it has none")
+    raise ValueError("the value of an option is text or a whole number; write true for an option without a value")
 
 
 _Argument = Annotated[
@@ -169,38 +178,39 @@ _Argument = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}, {"const": True}]}),
 ]
 
-#: What takes the place of ``command`` where consumers are described and none is given.
+#: The command of consumers for which the scenario gives none.
 WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 
 
 def kind_of_pipeline(pipeline: Any) -> str:
-    """The kind of pipeline that a scenario's ``pipeline`` describes, valid or not: it decides which faults there are."""
+    """The kind of pipeline that a scenario's ``pipeline`` describes, valid or not. It decides which faults are available."""
     consumes = isinstance(pipeline, dict) and pipeline.get("consumers") is not None
     return "consumers" if consumes else "command"
 
 
 class PipelineSpec(Model):
-    command: list[str] = Field(min_length=1, description="the job: any command; templates in braces are filled in")
+    command: list[str] = Field(min_length=1, description="the command of the job; templates in braces are filled in")
     args: dict[str, _Argument] = Field(
         default_factory=dict,
-        exclude=True,  # it is in the command
-        description="options added to the end of the command: NAME: VALUE is --NAME=VALUE, NAME: true is --NAME",
+        exclude=True,  # `_args_in_command` moves them into the command
+        description="options appended to the command: NAME: VALUE becomes --NAME=VALUE, NAME: true becomes --NAME",
     )
-    env: dict[str, str] = Field(default_factory=dict, description="environment of the job; templates are filled in")
+    env: dict[str, str] = Field(default_factory=dict, description="variables of the job; templates are filled in")
     secrets: list[str] = Field(
-        default_factory=list, description="names of environment variables passed on and never written down"
+        default_factory=list,
+        description="names of environment variables that the job gets from your shell; their values are never stored",
     )
     queries: list[str] = Field(
         default_factory=list,
-        description="checkpoint folders of its queries below {checkpoint}: the input counts as drained only when each of "
-        "them has begun (needed only where one starts late)",
+        description="checkpoint folders of its queries below {checkpoint}: the input counts as drained only after each of "
+        "these queries has started (needed only if one starts late)",
     )
-    prepare: Prepare = Field(default_factory=Prepare, description="what is there before the job starts")
+    prepare: Prepare = Field(default_factory=Prepare, description="what to create before the job starts")
     consumers: ConsumersSpec | None = Field(None, description="plain consumers instead of a Spark job")
 
     @property
     def kind(self) -> str:
-        """Which kind of pipeline this is (`onceproof.kinds`)."""
+        """The kind of this pipeline (`onceproof.kinds`)."""
         return kind_of_pipeline({"consumers": self.consumers})
 
     @property
@@ -210,12 +220,12 @@ class PipelineSpec(Model):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether it takes single messages, in the order of a schedule: then the order across keys is worth a finding too."""
+        """Whether it takes single messages, in the order of a schedule. If so, an order violation across keys is reported too."""
         return self.consumers is not None
 
     @property
     def own_topics(self) -> dict[tuple[str, ...], str]:
-        """Topics that are neither inputs nor prepared: where each is named, below ``pipeline``."""
+        """Topics that are neither inputs nor prepared: the field below ``pipeline`` that names each -> its name."""
         retry = self.consumers.retry if self.consumers is not None else None
         return {} if retry is None else {("consumers", "retry", "topic"): retry.topic}
 
@@ -233,13 +243,14 @@ class PipelineSpec(Model):
 
 
 class At(Position):
-    """A point of a batch of Spark's."""
+    """A point of a Spark micro-batch."""
 
     batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
-    point: Point = Field(description="the place in the batch's commit protocol")
+    point: Point = Field(description="the place in the batch's commit protocol: `onceproof list points`")
     query: str | None = Field(None, description="checkpoint folder of the query below {checkpoint}; default: any")
     attempt: PositiveInt | None = Field(
-        None, description="which attempt at the batch: 2 is its first replay (default: the first that gets there)"
+        None,
+        description="which attempt at the batch: 2 is its first replay (default: the first that reaches the point)",
     )
 
     def described(self) -> dict[str, Any]:
@@ -257,22 +268,28 @@ class FaultSpec(AnyFaultSpec):
 
     pipeline: ClassVar[str] = "command"
 
-    at: At = Field(description="when: the place in the job's work that triggers it")
+    at: At = Field(description="when it strikes: the position in the job's work that triggers it")
 
 
 class Elsewhere(Model):
-    """What somebody else must be doing at that moment."""
+    """What another consumer must be holding at that moment."""
 
     consumer: str = Field(description="the other consumer's name")
     holds: PositiveInt = Field(description="number of the message, from 1")
 
 
 class AtMessage(Position):
-    """A step of a consumer: it has this message and has just done that step."""
+    """The moment at which a consumer has done a certain step with a certain message."""
 
     message: PositiveInt = Field(description="number of the message in its data set, from 1")
-    after: Literal["take", "effect", "acknowledge"] = Field("take", description="the step that was done last")
-    while_: Elsewhere | None = Field(None, alias="while", description="and another consumer holds that message")
+    after: Literal["take", "effect", "acknowledge"] = Field(
+        "take", description="the step that the consumer has just done"
+    )
+    while_: Elsewhere | None = Field(
+        None,
+        alias="while",
+        description="only while another consumer holds a certain message: {consumer: NAME, holds: NUMBER}",
+    )
 
     def __str__(self) -> str:
         also = f" while {self.while_.consumer} holds message {self.while_.holds}" if self.while_ else ""
@@ -283,39 +300,41 @@ class AtMessage(Position):
 
 
 class ConsumerFaultSpec(AnyFaultSpec):
-    """A fault of a consumer: one of those below ``chaos/consumers/``."""
+    """A fault of a consumer. Each kind extends this in its own file under ``chaos/consumers/``."""
 
     pipeline: ClassVar[str] = "consumers"
 
-    at: AtMessage = Field(description="when: the place in the job's work that triggers it")
+    at: AtMessage = Field(description="when it strikes: the step of the consumer that triggers it")
 
 
 SpecT = TypeVar("SpecT", bound=AnyFaultSpec)
 
 
 class OracleSpec(Model):
-    """What every oracle says of itself. Each kind extends this in its own file under ``oracle/``."""
+    """Settings that every oracle has. Each kind extends this in its own file under ``oracle/``."""
 
     kind: str = Field(description="the kind of oracle: `onceproof list oracles`")
 
 
 class ExpectedVerdict(Model):
-    verdict: Literal["held", "violated", "inconclusive"] = Field("held", description="the outcome of a run")
-    anomalies: list[str] = Field(default_factory=list, description="exactly these, after the claim")
+    verdict: Literal["held", "violated", "inconclusive"] = Field("held", description="the verdict that a run must have")
+    anomalies: list[str] = Field(
+        default_factory=list, description="exactly the anomalies that a run must show and its claim does not allow"
+    )
 
 
-#: Up to a month.
+#: At most 30 days.
 Seconds = Annotated[float, Field(gt=0, le=2_592_000)]
 
 
 class Limits(Model):
-    deadline_s: Seconds = Field(300.0, description="hard cap on feeding and draining, seconds")
-    stuck_s: Seconds = Field(60.0, description="no progress for so long counts as stuck, seconds")
-    restarts: PositiveInt = Field(6, description="restarts in a row without progress before the job is given up")
+    deadline_s: Seconds = Field(300.0, description="seconds that feeding and draining may take at most")
+    stuck_s: Seconds = Field(60.0, description="seconds without progress after which the job counts as stuck")
+    restarts: PositiveInt = Field(6, description="restarts in a row without progress after which the run gives up")
 
 
 def fault_kinds(pipeline: PipelineSpec | None, item: Any) -> Registry[Any]:
-    """The kinds that ``item`` of ``chaos`` may be of. Where the pipeline is not known its place tells: consumers have messages."""
+    """The kinds of faults that ``item`` of ``chaos`` may name. For an unknown (None) pipeline the item's position decides."""
     at = item.get("at") if isinstance(item, dict) else None
     by_message = isinstance(at, dict) and "message" in at
     kind = ("consumers" if by_message else "command") if pipeline is None else pipeline.kind
@@ -340,22 +359,26 @@ def _in_one_store(outputs: dict[str, OutputSpec]) -> dict[str, OutputSpec]:
 
 
 class Scenario(Model):
-    name: str = Field(description="that of the file, without .yaml: leave it out")
-    about: str = Field("", description="a sentence or two for list and the report")
+    name: str = Field(description="leave it out: it is the file's name without .yaml")
+    about: str = Field(
+        "", description="a sentence or two on what the scenario shows, for `onceproof list` and the report"
+    )
     base: str | None = Field(
         None,
-        exclude=True,  # a stored scenario is whole
-        description="the scenario that this one changes: the name of a shipped one, or the path of a file, from this file's folder",
+        exclude=True,  # a stored scenario has its base merged in
+        description="the scenario that this one changes: the name of a shipped one, or a file's path relative to this file",
     )
     seed: int = Field(0, description="seed of generated input")
     stack: StackSpec = Field(default_factory=StackSpec, description="the services that a run starts")
-    input: list[InputSpec] = Field(min_length=1, max_length=50, description="the topics that are fed, and with what")
-    pipeline: PipelineSpec = Field(description="the job under test")
-    # The items are of each kind's own Spec. SerializeAsAny: its fields must reach run.json.
-    chaos: list[Annotated[SerializeAsAny[AnyFaultSpec], BeforeValidator(_fault)]] = Field(
-        default_factory=list, description="the faults, each with its place; without any nothing is broken"
+    input: list[InputSpec] = Field(
+        min_length=1, max_length=50, description="the topics to feed, and the records to feed them with"
     )
-    # Likewise: of each store's own Spec.
+    pipeline: PipelineSpec = Field(description="the job under test")
+    # Each item has its own kind's Spec. SerializeAsAny: run.json must store that Spec's fields too.
+    chaos: list[Annotated[SerializeAsAny[AnyFaultSpec], BeforeValidator(_fault)]] = Field(
+        default_factory=list, description="the faults to inject, each at its position; may be empty"
+    )
+    # Each output likewise has its own store's Spec.
     outputs: Annotated[
         dict[str, Annotated[SerializeAsAny[OutputSpec], BeforeValidator(_output)]], AfterValidator(_in_one_store)
     ] = Field(min_length=1, max_length=50, description="name -> what the job writes, and how it is read")
@@ -364,26 +387,26 @@ class Scenario(Model):
     )
     claim: Claim = Field(default_factory=Claim, description="what the pipeline promises")
     expect: ExpectedVerdict = Field(
-        default_factory=ExpectedVerdict, description="what `run --all` counts as right for this scenario"
+        default_factory=ExpectedVerdict, description="the result that `run --all` counts as right for this scenario"
     )
-    limits: Limits = Field(default_factory=Limits, description="when a run is given up")
+    limits: Limits = Field(default_factory=Limits, description="when a run gives up")
 
     def to_json(self) -> dict[str, Any]:
-        """Of this `Scenario.model_validate` makes the same scenario."""
+        """The scenario as plain values, from which `Scenario.model_validate` restores it."""
         return self.model_dump(mode="json", by_alias=True)
 
     def faults(self, kind: type[SpecT]) -> list[SpecT]:
-        """Its faults, which are all of that kind: a scenario is of one kind of pipeline."""
+        """The faults of that kind: all or none, as a scenario has one kind of pipeline."""
         return [fault for fault in self.chaos if isinstance(fault, kind)]
 
     def guaranteed_batches(self) -> int:
-        """Batches 0 .. this-1 are surely reached, and all but batch 0 hold data or act on a watermark that has moved.
+        """The number of batches that every run reaches; all but batch 0 hold data or act on a watermark that has moved.
 
-        A chunk is released when the one before was committed, so each chunk is at least one batch (it may become
-        several). The first chunk is released when the job has fixed its start offsets, which it does by planning
-        batch 0: that one is nearly always empty, and the chunks are batches 1, 2, ...; but in rare cases batch 0 already
-        takes the first chunk, so there need not be a batch more than there are chunks. In a query that keeps state Spark
-        runs a batch without input after each chunk that moves the watermark, and the chunks are batches 1, 3, ...
+        A chunk is fed after the job has committed the previous one, so each chunk makes one batch or more. The first
+        chunk is fed once the job has fixed its start offsets, which it does by planning batch 0. Batch 0 is therefore
+        nearly always empty, and the chunks are batches 1, 2, ...; but in rare cases batch 0 already takes the first chunk, so
+        there may be no more batches than chunks. In a query that keeps state, Spark runs a batch without input after each
+        chunk that moves the watermark, and the chunks are batches 1, 3, ...
         """
         return max(spec.chunks for spec in self.input)
 
@@ -392,18 +415,18 @@ class Scenario(Model):
         return list(dict.fromkeys([*(spec.topic for spec in self.input), *self.pipeline.prepare.topics]))
 
     def claim_of(self, output: str) -> Claim:
-        """The claim that ``output`` is held to: its own, or the scenario's (as for an input topic that is found faulty)."""
+        """The claim that ``output`` must meet: its own, or the scenario's. An input topic with a finding has the scenario's too."""
         spec = self.outputs.get(output)
         if spec is not None and spec.claim is None and spec.is_aside:
-            return Claim()  # that nothing is in it that should not be
+            return Claim()  # it must hold nothing that does not belong there
         return (spec and spec.claim) or self.claim
 
     def asked(self) -> dict[str, OutputSpec]:
-        """The outputs of which the oracle says what they must hold."""
+        """The outputs whose rows the oracle expects."""
         return {name: spec for name, spec in self.outputs.items() if not spec.is_aside}
 
 
 def consumers_of(scenario: Scenario) -> ConsumersSpec:
-    """For what only a scenario of consumers comes to."""
+    """The consumers of a scenario that has them, for code that runs for no other scenario."""
     assert scenario.pipeline.consumers is not None, "a scenario of consumers"
     return scenario.pipeline.consumers

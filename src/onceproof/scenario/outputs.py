@@ -1,4 +1,4 @@
-"""What a scenario says of an output, and what it claims of one."""
+"""A scenario's description of an output, and the claim that the output must meet."""
 
 from __future__ import annotations
 
@@ -14,109 +14,111 @@ class Claim(Model):
 
     delivery: Literal["effectively-once", "at-least-once", "at-most-once"] = Field(
         "effectively-once",
-        description="whether effects may be repeated (at-least-once) or lost (at-most-once) under a fault",
+        description="whether a fault may repeat effects (at-least-once), lose them (at-most-once), or neither",
     )
     order: Literal["per-key", "per-partition", "none"] = Field(
-        "none", description="effects come in the order of their input: that of each key, or of each input partition"
+        "none",
+        description="effects appear in the order of their input: within each key, or within each input partition",
     )
     atomic: Literal["batch", "transaction", "none"] = Field(
-        "none", description="what becomes visible in one step: a micro-batch, or an input transaction"
+        "none", description="what becomes visible in one step: a whole micro-batch, or a whole input transaction"
     )
     liveness: Literal["recovers", "none"] = Field(
-        "recovers", description="recovers: healed and restarted, the job reaches the end of the input"
+        "recovers",
+        description="recovers: once the services are healed and the job is restarted, it reaches the end of the input",
     )
 
 
 class Source(Model):
-    """Columns of an output that carry the input record which caused the row."""
+    """Columns of an output that hold the position of the input record that caused the row."""
 
-    topic: str | None = Field(None, description="column with the topic (needed only where there are several inputs)")
+    topic: str | None = Field(None, description="column with the topic (needed only if there are several inputs)")
     partition: str = Field(description="column with the input partition")
     offset: str = Field(description="column with the input offset")
 
 
 class ProgressTable(Model):
-    """A Postgres table in which the sink itself records how far it got."""
+    """A Postgres table in which the sink records its own progress through the input."""
 
-    table: str = Field(description="its name")
-    topic: str | None = Field(None, description="column with the topic (needed only where there are several inputs)")
+    table: str = Field(description="name of the progress table")
+    topic: str | None = Field(None, description="column with the topic (needed only if there are several inputs)")
     partition: str = Field(description="column with the input partition")
-    end_offset: str = Field(description="column with the offset up to which (exclusive) the input is done")
+    end_offset: str = Field(description="column with the offset (exclusive) up to which the input is processed")
 
 
 class Tolerance(Model):
-    """How far a number may be from the expected one: whichever of the two is wider."""
+    """How far a number may be from the expected one: the larger of the two tolerances counts."""
 
-    absolute: Annotated[float, Field(ge=0)] = Field(0.0, description="in the number's own unit")
-    relative: Annotated[float, Field(ge=0)] = Field(0.0, description="of the expected number")
+    absolute: Annotated[float, Field(ge=0)] = Field(0.0, description="in the unit of the number")
+    relative: Annotated[float, Field(ge=0)] = Field(0.0, description="as a fraction of the expected number")
 
 
 class OutputSpec(Model):
-    topic: str | None = Field(None, description="the output is this Kafka topic (of consumers: this queue) ...")
-    table: str | None = Field(None, description="... or this Postgres table")
+    topic: str | None = Field(None, description="the output is this Kafka topic (of AMQP consumers: this queue)")
+    table: str | None = Field(None, description="the output is this Postgres table")
     kind: Literal["append", "upsert", "changelog"] = Field(
         "append",
-        description="append: each row is an effect; upsert: the last state of each identity is; "
-        "changelog: each change of state is, in order",
+        description="what one effect is; append: each row; upsert: the last state of each identity; "
+        "changelog: each change of state, in order",
     )
     identity: list[str] = Field(
         min_length=1,
         description="columns that together name one effect (not needed with expected: empty, or dead_letter_of and source)",
     )
     expected: Literal["rows", "empty"] = Field(
-        "rows", description="empty: it must stay empty, whatever the input; the oracle says nothing of it"
+        "rows", description="empty: the output must stay empty whatever the input, and the oracle does not describe it"
     )
     dead_letter_of: str | None = Field(
         None,
-        description="output whose rows this one takes where they cannot be written: what is here is not lost there. Found by "
-        "identity (the same columns in the same order) or by source; the oracle says nothing of it",
+        description="the output whose rejected rows this one holds: a row that is here does not count as lost there. Rows are "
+        "matched by identity (the same columns in the same order) or by source; the oracle does not describe dead letters",
     )
     compare: list[str] | None = Field(
-        None, description="columns that are compared in addition to the identity (default: all that are not ignored)"
+        None, description="columns to compare in addition to the identity (default: all that are not ignored)"
     )
     ignore: list[str] = Field(
         default_factory=list, description="columns that may differ on a replay (load times, generated ids)"
     )
     tolerance: dict[str, Tolerance] = Field(default_factory=dict, description="numeric column -> how far it may be off")
     decode: str = Field("json", description="how a Kafka value becomes columns: json, string, bytes or module:function")
-    source: Source | None = Field(None, description="columns that carry the input position of a row")
+    source: Source | None = Field(None, description="columns with the position of a row's input record")
     query: str | None = Field(
-        None, description="checkpoint folder of the query that writes it (needed only where there are several)"
+        None, description="checkpoint folder of the query that writes the output (needed only if there are several)"
     )
-    epoch: str | None = Field(None, description="column with the writer's epoch, which grows at each takeover")
+    epoch: str | None = Field(None, description="column with the writer's epoch, which increases at each takeover")
     progress: ProgressTable | None = Field(None, description="the Postgres table that holds this sink's own progress")
     placement: Literal["key", "none"] = Field(
-        "none", description="key: all records with one Kafka key are in one partition"
+        "none", description="key: all records with the same Kafka key must be in the same partition"
     )
     compare_key: bool | None = Field(
         None,
-        description="false: the key of a Kafka record is not compared; true: it always is (default: with the oracle's _key, "
-        "where that is the key of some record)",
+        description="whether the keys of Kafka records are compared with the oracle's _key (default: if that is the key of some "
+        "record)",
     )
     headers: Literal["ignore", "compare"] = Field(
-        "ignore", description="compare: the headers of a Kafka record, with the oracle's _headers"
+        "ignore", description="compare: compare the headers of Kafka records with the oracle's _headers"
     )
-    claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
+    claim: Claim | None = Field(None, description="a claim for this output alone, instead of the scenario's")
 
     @property
     def place(self) -> str:
-        """What its store calls it: the topic, the table, ..."""
+        """Its name in its store: the topic, the table, ..."""
         return self.topic or self.table or ""
 
     @property
     def has_rows(self) -> bool:
-        """It holds rows, which commits add and take away; a topic holds records."""
+        """Whether it holds rows, which commits add and remove. A topic holds records instead."""
         return self.topic is None
 
     @property
     def is_aside(self) -> bool:
-        """The oracle says nothing of it."""
+        """Whether the oracle does not describe it: it must stay empty, or holds dead letters."""
         return self.expected == "empty" or self.dead_letter_of is not None
 
     @model_validator(mode="before")
     @classmethod
     def _own_identity(cls, data: Any) -> Any:
-        """Of a row that must not be there its whole text is the name, and of a dead letter the input record."""
+        """Fill in the identity of an output that must stay empty (the whole row), or of dead letters with a source (the source)."""
         if not isinstance(data, dict):
             return data
         if data.get("expected") == "empty":

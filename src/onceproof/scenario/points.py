@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Point(StrEnum):
-    """A place in the life of micro-batch N at which a fault can be put."""
+    """A place in the life of micro-batch N at which a fault can strike."""
 
     BEFORE_OFFSET_LOG = "before-offset-log"
     AFTER_OFFSET_LOG = "after-offset-log"
@@ -23,7 +23,7 @@ class Point(StrEnum):
     STATE_PARTLY_COMMITTED = "state-partly-committed"
 
 
-#: What a crash at the point leaves behind, as a reader of a report needs it.
+#: The state that a crash at the point leaves behind, in the words of the report.
 LEFT_BEHIND: dict[Point, str] = {
     Point.BEFORE_OFFSET_LOG: "nothing of N is durable; another end offset may be picked next time",
     Point.AFTER_OFFSET_LOG: "N is planned, the sink has seen nothing",

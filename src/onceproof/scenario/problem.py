@@ -1,4 +1,4 @@
-"""What is wrong with a scenario, and where in its file."""
+"""A problem of a scenario, and where in the document it is."""
 
 from __future__ import annotations
 

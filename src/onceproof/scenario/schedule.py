@@ -1,4 +1,4 @@
-"""A scenario's schedule as a value from which parts can be taken away. What its parts are, its kind of pipeline says."""
+"""A scenario's schedule as a value from which parts can be removed. The kind of pipeline decides what its parts are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from onceproof.scenario.model import Scenario
 
-#: Ways to place several faults again multiply; more than these are not even listed.
+#: The ways to place several faults again multiply: at most so many are listed.
 MOST_WAYS = 256
 
 ScheduleT = TypeVar("ScheduleT")
 
 
 class Schedule(Protocol):
-    """Compared by value, and shown by `str`."""
+    """A schedule. Two are compared by value; `str` describes one."""
 
     def __hash__(self) -> int: ...
 
@@ -25,35 +25,35 @@ class Schedule(Protocol):
 
     @property
     def parts(self) -> Sequence[int]:
-        """What can be left out many at a time; empty where nothing can."""
+        """The parts that can be removed several at a time; empty if there are none."""
 
     def only(self, parts: Sequence[int]) -> Self:
-        """With these parts, and the faults that need no other."""
+        """The schedule with these parts, and with the faults that need no other part."""
 
     def calm(self) -> Self:
-        """The same without its faults."""
+        """The schedule without its faults."""
 
     def smaller(self) -> Iterator[Removal[Self]]:
-        """Everything that can be taken away alone."""
+        """Each single thing that can be removed."""
 
     def sizes(self) -> Mapping[str, int]:
-        """What there is of -> how many."""
+        """How many it has of each thing, by the thing's name."""
 
 
 @dataclass(frozen=True)
 class Removal(Generic[ScheduleT]):
-    """Something that can be taken away alone."""
+    """One thing that can be removed from a schedule."""
 
     without: str
     ways: list[ScheduleT]
-    """What the schedule may be without it: each way to place its faults again."""
+    """The schedules that remain without it: one for each way to place the faults again."""
     cut: bool = False
-    """There are more ways than these."""
+    """Whether there are more ways than ``ways`` lists."""
 
 
 @dataclass(frozen=True)
 class ShrinkHint:
-    """What a witness of a finding names: where a shrink begins."""
+    """The input record and the batch that a witness of a finding names."""
 
     cause: str | None
     """``topic/partition@offset`` of the input."""
@@ -61,17 +61,17 @@ class ShrinkHint:
 
 
 class Whole(Protocol):
-    """The scenario that is made smaller."""
+    """The scenario whose schedule is made smaller."""
 
     @property
     def scenario(self) -> Scenario: ...
 
     @property
     def schedule(self) -> Any:
-        """All of it."""
+        """The scenario's whole schedule."""
 
     def of(self, schedule: Any, records_file: Path) -> Scenario:
-        """The scenario with that schedule. Records that its data set cannot make are written to ``records_file``."""
+        """The scenario with that schedule. Records that its data set cannot produce are written to ``records_file``."""
 
     def alike(self, schedule: Any) -> Hashable:
-        """The same for schedules of which one need not be executed when the other was."""
+        """A key that is equal for two schedules if executing one of them is enough."""

@@ -1,6 +1,6 @@
 """Templates in a pipeline's command and environment: ``{kafka}``, ``{topic.NAME}``, ...
 
-Only the names below are templates. Every other brace stays as it is, so that JSON in an argument survives.
+Only the names below are templates. Any other text in braces is kept as it is, so that an argument may hold JSON.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 
-#: Template -> what it becomes. ``NAME`` stands for a name of the scenario.
+#: Template -> its value. ``NAME`` is a name that the scenario defines.
 MEANINGS = {
     "kafka": "bootstrap addresses of Kafka, through the proxies",
     "postgres": "libpq URI of the pipeline's database, without the password (that is in PGPASSFILE)",
     "postgres.jdbc": "JDBC URL of the same database",
-    "postgres.driver": "jar of Postgres' JDBC driver, for --jars or spark.jars (it is on the job's class path anyway)",
+    "postgres.driver": "path of the jar of Postgres' JDBC driver, for --jars or spark.jars (it is on the job's class path anyway)",
     "postgres.host": "host of the same database",
     "postgres.port": "its port, through the proxy",
     "postgres.user": "its user",
     "postgres.database": "its name",
-    "postgres.password": "the user's password: in values of pipeline.env alone, and never written down",
+    "postgres.password": "the user's password: only in values of pipeline.env, and never stored",
     "spark.master": "address of the stack's standalone Spark, for a job that sets its master itself",
     "checkpoint": "folder for the checkpoints of the job's queries",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
     "table.NAME": "Parquet file of a static table of prepare.tables",
-    "output.NAME": "where an output is: the topic's or table's name, or the folder's path",
-    "input.TOPIC": "oracle batch only: Parquet file of the committed records of an input topic",
-    "expected.OUTPUT": "oracle batch only: where it writes the rows that an output must hold, as Parquet",
+    "output.NAME": "where an output is stored: the topic's or table's name, or the folder's path",
+    "input.TOPIC": "only in the command of oracle batch: Parquet file of the committed records of an input topic",
+    "expected.OUTPUT": "only in the command of oracle batch: the Parquet file into which it writes the rows that an output must hold",
     "here": "folder of the scenario file",
     "python": "the Python that runs onceproof",
 }
@@ -45,7 +45,7 @@ def used(text: str) -> set[str]:
 
 
 def misspelt(text: str) -> Iterator[tuple[str, str]]:
-    """What stands in braces in ``text`` and is nearly a template, or belongs to a family of them; and what it may mean."""
+    """Words in braces in ``text`` that are almost a template or belong to a family of them, each with a "did you mean"."""
     families = {name.partition(".")[0] for name in MEANINGS if "." in name}
     plain = [name for name in MEANINGS if name == name.lower()]
     for word in dict.fromkeys(_LOOKS_LIKE_ONE.findall(text)):
@@ -62,5 +62,5 @@ def misspelt(text: str) -> Iterator[tuple[str, str]]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """``text`` with each template that ``values`` has a value for replaced, in one pass; the others stay."""
+    """Replace each template in ``text`` for which ``values`` has a value, in one pass. The others are kept."""
     return _TEMPLATE.sub(lambda found: values.get(found[1], found[0]), text)

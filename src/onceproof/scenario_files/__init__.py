@@ -1,1 +1,1 @@
-"""Scenario files: read, checked, explained, drafted, and their schema. What a file says becomes a `Scenario`."""
+"""Scenario files: reading, merging and checking one, its JSON Schema, and drafting a first one. A valid file becomes a `Scenario`."""

@@ -1,4 +1,4 @@
-"""From a document to a `Scenario`, each part by its own model."""
+"""Build a `Scenario` from a document, validating each part with its own model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.explain import validate
 
-#: A fault a batch, of which a run has some dozens.
+#: Enough for one fault per batch: a run has a few dozen batches.
 MAX_FAULTS = 200
 
 
 def assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:
-    """Faults, oracle and data set options are validated by the kind that they name."""
+    """The scenario in ``data``, or None, and what is wrong with it.
+
+    Faults, oracle and data set options are validated by the kind that they name. Data sets are checked only if the scenario
+    ``runs``, not if it only judges.
+    """
     complaints = _dataset_options(data.get("input")) if runs else []
     chaos = data.get("chaos")
     if isinstance(chaos, list) and len(chaos) > MAX_FAULTS:
@@ -30,7 +34,7 @@ def _dataset_options(inputs: Any) -> list[Complaint]:
     complaints: list[Complaint] = []
     for index, item in enumerate(inputs if isinstance(inputs, list) else []):
         if not isinstance(item, dict) or not isinstance(item.get("dataset"), str):
-            continue  # the frame complains
+            continue  # validating the whole reports it
         loc: Loc = ("input", index)
         if item["dataset"] not in datasets.names():
             message = f"unknown dataset {item['dataset']!r}"

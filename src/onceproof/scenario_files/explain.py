@@ -1,4 +1,4 @@
-"""What pydantic found wrong, said as an author of a scenario needs it: the value, what is wanted, what is near."""
+"""Validates a part of a scenario with its model, and turns pydantic's errors into messages for the scenario's author."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ T = TypeVar("T", str, str | None)
 
 
 def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list[Complaint]]:
-    """``data`` as ``model``, or what is wrong with it; ``above`` is where ``data`` stands in the document.
+    """``data`` as ``model``, or what is wrong with it. ``above`` is the path of ``data`` in the document.
 
-    Goes through JSON so that strictness is JSON's: text is no number and ``true`` is no 1, yet lists become
-    tuples and names become enum members.
+    The data goes through JSON for JSON's strictness: text is not a number and ``true`` is not 1, but lists become tuples and
+    names become enum members.
     """
     try:
         return model.model_validate_json(json.dumps(data), strict=True), []
@@ -35,8 +35,8 @@ def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list
         return None, [_complaint(model, data, detail, above) for detail in error.errors(include_url=False)]
 
 
-def in_part(text: T, longest: int = 200) -> T:
-    """``text`` as it is, or its beginning and end where it is too long to be read."""
+def shortened(text: T, longest: int = 200) -> T:
+    """``text``, or only its beginning and end if it is too long for a message."""
     if text is None or len(text) <= longest:
         return text
     return f"{text[: longest // 2]} ... {text[-(longest // 2) :]}"
@@ -66,8 +66,7 @@ def _complaint(model: type[BaseModel], data: Any, detail: ErrorDetails, above: L
     below: Loc = detail["loc"]
     loc, kind, value = above + below, detail["type"], detail["input"]
     if kind == COMPLAINT:
-        said = detail["ctx"]
-        return Complaint(loc, said["message"], said["hint"], at_key=said["at_key"])
+        return Complaint(loc, **detail["ctx"])
     if kind == "extra_forbidden":
         known = _keys(_annotation_at(model, data, below[:-1]))
         return Complaint(loc, f"unknown key {below[-1]!r}", suggest(str(below[-1]), known), at_key=True)
@@ -79,12 +78,12 @@ def _complaint(model: type[BaseModel], data: Any, detail: ErrorDetails, above: L
         choices = _choices(_annotation_at(model, data, below))
         if isinstance(value, str):
             return Complaint(loc, f"unknown {name} {value!r}", suggest(value, [str(choice) for choice in choices]))
-        return Complaint(loc, f"{name}: {shown(value)} cannot be; want {' or '.join(map(str, choices))}")
+        return Complaint(loc, f"{name}: {shown(value)} is not allowed; want {' or '.join(map(str, choices))}")
     if kind == "too_long":
         return Complaint(loc, f"{name}: want {_BOUNDS[kind][1].format(detail['ctx']['max_length'])}", at_key=True)
     if kind in _BOUNDS:
         bound, wanted = _BOUNDS[kind]
-        return Complaint(loc, f"{name}: {shown(value)} cannot be; want {wanted.format(detail['ctx'][bound])}")
+        return Complaint(loc, f"{name}: {shown(value)} is not allowed; want {wanted.format(detail['ctx'][bound])}")
     kind_wanted = _WANTED.get(kind.split("_")[0])
     if kind_wanted is None or not kind.endswith(("_type", "_parsing", "_from_float")):
         why = detail["msg"].removeprefix("Value error, ")
@@ -94,7 +93,7 @@ def _complaint(model: type[BaseModel], data: Any, detail: ErrorDetails, above: L
 
 
 def _annotation_at(model: Any, data: Any, loc: Loc) -> Any:
-    """The type at ``loc`` below ``model``, given its ``data``; None where the path leaves what is known."""
+    """The type at ``loc`` below ``model``, given its ``data``; None if the path leaves the known fields."""
     here, value = _bare(model), data
     for step in loc:
         try:
@@ -119,7 +118,7 @@ def _annotation_at(model: Any, data: Any, loc: Loc) -> Any:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without ``Annotated`` and ``| None``."""
+    """``annotation`` without ``Annotated`` and ``| None``."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]

@@ -1,17 +1,17 @@
-"""A scenario that is only judged by, never run: what a run would need besides is filled in."""
+"""Completes a scenario that only judges an imported history and is never run."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: What stands for the data set and the job of a history that was not made by a run.
+#: Placeholder for the data set and the job of a history that no run made.
 IMPORTED = "imported"
 
 
 def completed(data: dict[str, Any]) -> dict[str, Any]:
-    """The document with a data set for each input, a pipeline, and a stack that has all outputs; without ``chaos``.
+    """``data`` without ``chaos``, and with what only a run needs filled in: data sets, a pipeline, topics of outputs, Postgres.
 
-    What is there stays, right or wrong: the models complain about it.
+    Values that are already there stay, even wrong ones: the models report those.
     """
     inputs = data.get("input")
     if isinstance(inputs, list):

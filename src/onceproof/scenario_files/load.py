@@ -1,4 +1,4 @@
-"""From a YAML file, or the name of a shipped scenario, to a validated `Scenario`. Nothing is started."""
+"""Load a scenario by its file or by the name of a shipped one: read, merge with its bases, validate. Starts nothing."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from onceproof.scenario_files import document, judged, whole
 from onceproof.scenario_files.assemble import assemble
 from onceproof.scenario_files.checks import crosscheck, doubts
 from onceproof.scenario_files.document import Document
-from onceproof.scenario_files.explain import in_part
+from onceproof.scenario_files.explain import shortened
 from onceproof.scenario_files.merge import Merged, merge
 
-#: A chain of more is hard to follow.
+#: A longer chain is hard to follow.
 MAX_BASES = 5
 _BASES = "a base is the name of a shipped scenario, or a path relative to this file: base: ./common.yaml"
 
-#: Of a message that quotes what is in the file.
+#: Most characters of a message that quotes the file.
 _LONGEST = 600
-#: Of what a file changes over its base, as many are named with a problem.
+#: Most changes to a base that a problem lists.
 _LISTED = 4
 
 
 def folder() -> Path:
-    """Where the shipped scenarios are."""
+    """The folder of the shipped scenarios."""
     return Path(str(resources("onceproof"))) / "scenarios"
 
 
@@ -51,10 +51,10 @@ def find(name_or_path: str | Path) -> Path:
     if _is_path(text):
         near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if is_folder(path.parent) else []
         hint = suggest(path.name, near) if near else f"there is no YAML file in {path.parent.absolute()}"
-        raise UsageError(f"scenario file {in_part(text)!r} does not exist", hint=hint)
+        raise UsageError(f"scenario file {shortened(text)!r} does not exist", hint=hint)
     if text not in names():
         raise UsageError(
-            f"unknown scenario {in_part(text)!r}; {suggest(text, names())}", hint="onceproof list names them all"
+            f"unknown scenario {shortened(text)!r}; {suggest(text, names())}", hint="`onceproof list` shows all of them"
         )
     return folder() / f"{text}.yaml"
 
@@ -64,9 +64,9 @@ def _is_path(text: str) -> bool:
 
 
 def read(path: str | Path) -> Merged:
-    """The file at ``path`` with its bases merged in, unchecked.
+    """The file at ``path`` with its bases merged in, not yet validated.
 
-    Raises `ScenarioError` for what is no scenario file, and for a base that cannot be one; `UsageError` if ``path`` cannot be read.
+    Raises `ScenarioError` if the file is not one YAML mapping or a base cannot be used, `UsageError` if ``path`` cannot be read.
     """
     files = [document.read(Path(path).absolute())]
     while (base := files[-1].data.get("base")) is not None:
@@ -75,19 +75,19 @@ def read(path: str | Path) -> Merged:
 
 
 def resolved(path: str | Path) -> str:
-    """The scenario in the file at ``path`` as one YAML text, bases and ``{here}`` filled in. Raises as `load`."""
+    """The scenario in the file at ``path`` as one YAML text, with its bases merged and ``{here}`` filled in. Raises as `load`."""
     return whole.text(whole.tree(load_file(path).source))
 
 
 @dataclass(frozen=True)
 class LoadedScenario:
-    """A scenario and the file it was read from. A command reads it once, and passes this on."""
+    """A scenario and the file it was read from. A command reads the file once and passes this on."""
 
     scenario: Scenario
     path: Path
-    """As it was named. ``{here}`` is its folder."""
+    """The path as the user named it. ``{here}`` is its folder."""
     source: Merged = field(repr=False, compare=False)
-    """Where each value is, in the file or in one of its bases."""
+    """The place of each value, in the file or in one of its bases."""
 
 
 def load_file(path: str | Path) -> LoadedScenario:
@@ -104,24 +104,24 @@ def load_file(path: str | Path) -> LoadedScenario:
 
 
 def load(path: str | Path) -> Scenario:
-    """Only the scenario of `load_file`."""
+    """The scenario alone of `load_file`."""
     return load_file(path).scenario
 
 
 def _checked(source: Merged) -> tuple[Scenario | None, list[Complaint]]:
     path = Path(source.files[0].file)
-    scenario, complaints = assemble({"name": path.stem, **_beside(source.data, path.parent)})
+    scenario, complaints = assemble({"name": path.stem, **_fill_here(source.data, path.parent)})
     if scenario is not None and not complaints:
         if scenario.name != path.stem:
-            message = f"name {scenario.name!r} is not that of the file, {path.stem!r}"
-            complaints.append(Complaint(("name",), message, "leave name out: it is the file's"))
+            message = f"name {scenario.name!r} differs from the file's name, {path.stem!r}"
+            complaints.append(Complaint(("name",), message, "remove `name`: a scenario is named by its file"))
         complaints.extend(crosscheck.complaints(scenario, path.parent))
     return scenario, complaints
 
 
 def warnings(loaded: LoadedScenario) -> list[Problem]:
-    """What is doubtful about a valid scenario, which may run nevertheless: each with its line and column."""
-    from onceproof.scenario_files.checks import rehearsal  # opens databases, which a mere load has no use for
+    """Likely mistakes in a valid scenario, which may run nevertheless: each with its line and column."""
+    from onceproof.scenario_files.checks import rehearsal  # opens databases, which `load` does not need
 
     here = loaded.path.absolute().parent
     found = [*doubts.warnings(loaded.scenario, here), *rehearsal.warnings(loaded.scenario)]
@@ -129,9 +129,9 @@ def warnings(loaded: LoadedScenario) -> list[Problem]:
 
 
 def load_to_judge(path: Path) -> Scenario:
-    """The scenario in the file at ``path``, of which only what a judge reads need be there: inputs, outputs, oracle, claim.
+    """The scenario in the file at ``path``, which needs only what the judge reads: inputs, outputs, oracle, claim.
 
-    What a run would need besides is filled in where it is missing, and ``chaos`` is left out. Raises as `load`.
+    Fills in what a run would need besides, and drops ``chaos``. Raises as `load`.
     """
     source = read(path)
     scenario, complaints = assemble(judged.completed({"name": path.stem, **source.data}), runs=False)
@@ -143,13 +143,13 @@ def load_to_judge(path: Path) -> Scenario:
 
 
 def load_all(names_or_paths: list[str]) -> list[LoadedScenario]:
-    """All of them, or one error that tells the problems of all: nothing may start before every one is valid."""
+    """Load all of them, or raise one error with the problems of all: nothing may start before every scenario is valid."""
     loaded: list[LoadedScenario] = []
     problems: list[Problem] = []
     unreadable: list[UsageError] = []
-    for given in names_or_paths:
+    for name in names_or_paths:
         try:
-            loaded.append(load_file(find(given)))
+            loaded.append(load_file(find(name)))
         except ScenarioError as error:
             problems.extend(error.problems)
         except UsageError as error:
@@ -161,8 +161,8 @@ def load_all(names_or_paths: list[str]) -> list[LoadedScenario]:
     return loaded
 
 
-def _beside(data: dict[str, Any], here: Path) -> dict[str, Any]:
-    """With ``{here}`` filled in where a data set's options name a file beside the scenario."""
+def _fill_here(data: dict[str, Any], here: Path) -> dict[str, Any]:
+    """``data`` with ``{here}`` filled in where a data set's options name a file."""
     inputs = data.get("input")
     if not isinstance(inputs, list):
         return data
@@ -178,7 +178,7 @@ def _with_options(item: Any, here: Path) -> Any:
 
 
 def _base(written: Any, files: Sequence[Document]) -> Document:
-    """The base that the last of ``files`` names. The others are based on that one, the first on all."""
+    """The base that the last of ``files`` names. Each of ``files`` is based on the one after it."""
     source = files[-1]
     place = source.place(("base",))
     if not isinstance(written, str):
@@ -188,11 +188,11 @@ def _base(written: Any, files: Sequence[Document]) -> Document:
         chain = [*(Path(file.file) for file in files), path]
         shown_chain = " -> ".join(each.name for each in chain)
         if any(path.samefile(file) for file in chain[:-1]):
-            raise UsageError(f"base: {in_part(written)!r} leads back to itself: {shown_chain}", hint=_BASES)
+            raise UsageError(f"base: {shortened(written)!r} is based on itself: {shown_chain}", hint=_BASES)
         if len(files) > MAX_BASES:
             raise UsageError(f"more than {MAX_BASES} bases: {shown_chain}", hint="merge some of them")
-        return _seen_from(files[0], document.read(path, sum((file.extent for file in files), document.Extent())))
-    except ScenarioError as error:  # of the base itself
+        return _own_here_filled(files[0], document.read(path, sum((file.extent for file in files), document.Extent())))
+    except ScenarioError as error:  # the base itself is wrong
         raise ScenarioError([_with_hint(problem, f"{place} is based on it") for problem in error.problems]) from None
     except UsageError as error:
         raise ScenarioError([Problem(place, error.message, error.hint)]) from None
@@ -202,19 +202,17 @@ def _find_base(written: str, beside: Path) -> Path:
     if _is_path(written):
         path = beside / expanded(written)
         if not is_file(path) and is_file(folder() / written):
-            hint = (
-                "a copy of a shipped scenario: `onceproof validate --resolved NAME` prints it with its bases merged in"
-            )
-            raise UsageError(f"base {in_part(written)!r} does not exist next to this file", hint=hint)
+            hint = "to copy a shipped scenario with its bases merged in: `onceproof validate --resolved NAME`"
+            raise UsageError(f"base {shortened(written)!r} does not exist next to this file", hint=hint)
         return find(path)
     if written in names():
         return folder() / f"{written}.yaml"
     near = f"did you mean './{written}.yaml'?" if is_file(beside / f"{written}.yaml") else suggest(written, names())
-    raise UsageError(f"unknown base {in_part(written)!r}", hint=f"{near}\n{_BASES}")
+    raise UsageError(f"unknown base {shortened(written)!r}", hint=f"{near}\n{_BASES}")
 
 
-def _seen_from(first: Document, base: Document) -> Document:
-    """``{here}`` is the folder of the file that says it; the rest of a run knows only that of the first file."""
+def _own_here_filled(first: Document, base: Document) -> Document:
+    """``base`` with ``{here}`` filled in with its own folder: the rest of a run knows only the folder of the ``first`` file."""
     here = Path(base.file).parent
     if here.samefile(Path(first.file).parent):
         return base
@@ -222,29 +220,32 @@ def _seen_from(first: Document, base: Document) -> Document:
 
 
 def _problems(source: Merged, complaints: Sequence[Complaint], *, blame: bool = True) -> list[Problem]:
-    """In the order of the files, the one that was asked for first. ``blame``: name the changes that make a base's value wrong."""
+    """Each complaint with its place, those in the scenario's own file first, then those in its bases.
+
+    With ``blame``, a problem in a base that is valid by itself names the changes that make it wrong.
+    """
     number_of = {file.file: number for number, file in enumerate(source.files)}
     problems: list[tuple[int, Problem]] = []
-    of_base: dict[int, set[tuple[Loc, str]]] = {}  # what is wrong with a base alone
+    base_alone: dict[int, set[tuple[Loc, str]]] = {}  # what is wrong with a base without the files based on it
     for complaint in complaints:
         place = source.place(complaint.loc, key=complaint.at_key)
         number = number_of[place.file]
-        problem = Problem(place, in_part(complaint.message, _LONGEST), in_part(complaint.hint, _LONGEST))
+        problem = Problem(place, shortened(complaint.message, _LONGEST), shortened(complaint.hint, _LONGEST))
         if number:
-            if blame and number not in of_base:
+            if blame and number not in base_alone:
                 alone = merge(source.files[number:])
-                of_base[number] = {(each.loc, each.message) for each in _checked(alone)[1]}
-            inherited = not blame or (complaint.loc, complaint.message) in of_base[number]
-            changed = [] if inherited else _changed(source, number)
+                base_alone[number] = {(each.loc, each.message) for each in _checked(alone)[1]}
+            inherited = not blame or (complaint.loc, complaint.message) in base_alone[number]
+            changed = [] if inherited else _changes_over(source, number)
             based = f"{source.files[number - 1].place(('base',))} is based on it"
-            problem = _with_hint(problem, f"what is based on it changes: {', '.join(changed)}" if changed else based)
+            problem = _with_hint(problem, f"files based on it change: {', '.join(changed)}" if changed else based)
         problems.append((number, problem))
     problems.sort(key=lambda each: (each[0], each[1].place.line, each[1].place.column))
     return [problem for _, problem in problems]
 
 
-def _changed(source: Merged, number: int) -> list[str]:
-    """What is said over base ``number``, and where."""
+def _changes_over(source: Merged, number: int) -> list[str]:
+    """The changes that files based on base ``number`` make, each with its place."""
     changed = [(above, loc) for above, loc in source.changes if above < number]
     listed = [f"{'.'.join(map(str, loc))} ({source.files[above].place(loc)})" for above, loc in changed[:_LISTED]]
     return [*listed, *([f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else [])]

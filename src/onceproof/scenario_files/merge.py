@@ -1,4 +1,4 @@
-"""What `base:` means: what a file says, laid over the file that it is based on; and which file says each value."""
+"""Merges a scenario file with the bases it names, and remembers which file each value comes from."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from onceproof.scenario.model import WORKER
 from onceproof.scenario.problem import Loc
 from onceproof.scenario_files.document import Document
 
-#: What each file says of itself alone: `list` shows it, and it need not be true of a file based on this one.
+#: Keys that describe one file alone. They need not be true of a file that is based on it.
 NOT_INHERITED = frozenset(("name", "about", "expect", "base"))
-#: Mappings in which one key says which others there may be. Another value of it replaces the whole mapping.
+#: Mappings in which one key decides which other keys are allowed. If a file changes that key, it replaces the whole mapping.
 _TAGS: dict[Loc, str] = {("oracle",): "kind"}
 
 
 @dataclass
 class _Origin:
-    """Which file says a value, and each value below it."""
+    """The file that a value comes from, and likewise for each value below it."""
 
     file: Document
     below: dict[str, _Origin] = field(default_factory=dict)
@@ -30,14 +30,14 @@ class Merged:
     """A scenario file with its bases merged in."""
 
     files: tuple[Document, ...]
-    """The file itself, its base, the base of that one, ..."""
+    """The file itself, its base, its base's base, ..."""
     data: dict[str, Any]
     changes: tuple[tuple[int, Loc], ...]
-    """What each file (its number in ``files``) says over its bases, as far down as both are mappings."""
+    """What each file changes in its bases: its number in ``files``, and the deepest path at which both are mappings."""
     _origin: _Origin
 
     def place(self, loc: Loc, *, key: bool = False) -> Place:
-        """Where ``loc`` is written: its value, or its key. What is absent is placed at the nearest thing above it."""
+        """The place of the value at ``loc``, or of its key. If it is absent, that of the nearest mapping or list above it."""
         loc = self._as_written(loc)
         origin = self._origin
         for step in loc:
@@ -47,7 +47,7 @@ class Merged:
         return origin.file.place(loc, key=key)
 
     def _as_written(self, loc: Loc) -> Loc:
-        """``args`` are the end of the command (`onceproof.scenario.model.PipelineSpec`)."""
+        """``loc``, or the path of an ``args`` entry if ``loc`` is in the part of the command that was made of ``args``."""
         if loc[:2] != ("pipeline", "command") or len(loc) < 3 or not isinstance(loc[2], int):
             return loc
         pipeline = self.data.get("pipeline", {})
@@ -57,43 +57,43 @@ class Merged:
 
 
 def merge(files: Sequence[Document]) -> Merged:
-    """``files``: a file, its base, the base of that one, ..."""
+    """Merge ``files``: a file, its base, its base's base, ..."""
     origin = _Origin(files[0])
     data: dict[str, Any] = {}
     changes: list[tuple[int, Loc]] = []
     for number, file in reversed(list(enumerate(files))):
-        said = {key: value for key, value in file.data.items() if number == 0 or key not in NOT_INHERITED}
-        changed = _lay(said, data, file, origin, ())
+        values = {key: value for key, value in file.data.items() if number == 0 or key not in NOT_INHERITED}
+        changed = _overlay(values, data, file, origin, ())
         if file is not files[-1]:
             changes = [*((number, loc) for loc in changed if loc[0] not in NOT_INHERITED), *changes]
     return Merged(tuple(files), data, tuple(changes), origin)
 
 
-def _lay(said: dict[str, Any], over: dict[str, Any], file: Document, origin: _Origin, above: Loc) -> list[Loc]:
-    """Lay ``said`` over what the bases say. Mappings merge, null removes, all else replaces. Returns what it changed."""
+def _overlay(values: dict[str, Any], data: dict[str, Any], file: Document, origin: _Origin, above: Loc) -> list[Loc]:
+    """Merge ``values`` of ``file`` into ``data``. Mappings merge, null removes, anything else replaces. Returns what changed."""
     changed: list[Loc] = []
-    for key, value in said.items():
+    for key, value in values.items():
         loc = (*above, key)
-        inherited = over.get(key)
-        if isinstance(value, dict) and isinstance(inherited, dict) and not _of_another_kind(loc, value, inherited):
-            over[key] = dict(inherited)
+        inherited = data.get(key)
+        if isinstance(value, dict) and isinstance(inherited, dict) and not _changes_kind(loc, value, inherited):
+            data[key] = dict(inherited)
             origin.below[key].file = file
-            changed += _lay(value, over[key], file, origin.below[key], loc)
+            changed += _overlay(value, data[key], file, origin.below[key], loc)
             continue
         changed.append(loc)
-        if value is None and key in over:
-            del over[key], origin.below[key]
+        if value is None and key in data:
+            del data[key], origin.below[key]
         else:
-            over[key] = value
-            origin.below[key] = _of(file, value)
+            data[key] = value
+            origin.below[key] = _origin_of(file, value)
     return changed
 
 
-def _of_another_kind(loc: Loc, value: dict[str, Any], inherited: dict[str, Any]) -> bool:
+def _changes_kind(loc: Loc, value: dict[str, Any], inherited: dict[str, Any]) -> bool:
     tag = _TAGS.get(loc)
     return tag is not None and value.get(tag, inherited.get(tag)) != inherited.get(tag)
 
 
-def _of(file: Document, value: Any) -> _Origin:
-    below = {key: _of(file, inner) for key, inner in value.items()} if isinstance(value, dict) else {}
+def _origin_of(file: Document, value: Any) -> _Origin:
+    below = {key: _origin_of(file, inner) for key, inner in value.items()} if isinstance(value, dict) else {}
     return _Origin(file, below)

@@ -1,4 +1,4 @@
-"""What a scenario would do, told without starting anything."""
+"""What a scenario would do, found without starting anything."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class PlannedFault:
     target: str
     query: str | None
     batch: int | None
-    """None for a fault of consumers, whose ``point`` says it all."""
+    """None for a fault of consumers: its ``point`` is the whole position."""
     point: str
     settings: dict[str, Any]
-    """What its kind has beside target and position: ``leader_of``, ``for_s``, ..."""
+    """The settings of its kind besides target and position: ``leader_of``, ``for_s``, ..."""
     placement: Placement
 
 
@@ -48,16 +48,16 @@ class PlannedOutput:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be started, fed, broken and checked. ``guaranteed_batches`` are numbered from 0,
-    and batch 0 holds no data (see `Scenario.guaranteed_batches`)."""
+    """What would be started, fed, broken and checked."""
 
     scenario: str
     about: str
     base: str | None
-    """The scenario that this one changes, as its file names it."""
+    """The scenario that this one changes, as the file names it."""
     stack: tuple[str, ...]
     input: tuple[PlannedInput, ...]
     guaranteed_batches: int
+    """Numbered from 0, and batch 0 holds no data (see `Scenario.guaranteed_batches`)."""
     command: tuple[str, ...]
     prepare: tuple[str, ...]
     faults: tuple[PlannedFault, ...]
@@ -67,7 +67,7 @@ class Plan:
     claim: dict[str, Any]
     expect: dict[str, Any]
     consumers: dict[str, Any] | None = None
-    """The schedule's part of the pipeline; None for a Spark job."""
+    """The ``consumers`` of the pipeline; None for a Spark job."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,7 +101,7 @@ def plan(scenario: Scenario) -> Plan:
 def _prepare(scenario: Scenario) -> tuple[str, ...]:
     prepare = scenario.pipeline.prepare
     return (
-        *(f"topic {name}, {topic.partitions} partition(s)" for name, topic in prepare.topics.items()),
+        *(f"topic {name} (partitions: {topic.partitions})" for name, topic in prepare.topics.items()),
         *(f"static table {name}" for name in prepare.tables),
         *(["SQL in the pipeline's database"] if prepare.sql.strip() else []),
     )

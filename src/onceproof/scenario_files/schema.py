@@ -1,6 +1,6 @@
-"""The JSON Schema of a scenario file, from the models and the registries: `onceproof schema`, for editors and for people.
+"""The JSON Schema of a scenario file, made from the models and the registries, for editors: `onceproof schema`.
 
-It says what one value at a time may be. What values may be together only `onceproof validate` knows.
+It checks each value alone. Only `onceproof validate` checks values against each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import InputSpec, PipelineSpec, Scenario
 from onceproof.stores.contract import stores
 
-# The oracle of stored slices, which nobody writes into a scenario.
+# The oracle of stored slices: onceproof writes it, not an author.
 _NOT_WRITTEN = {"slice"}
 
 
@@ -41,7 +41,7 @@ def schema() -> dict[str, Any]:
     for model in everything:
         _inherit(model, definitions[_name(refs[model])])
     scenario = definitions.pop(_name(refs[Scenario]))
-    scenario["required"] = [name for name in scenario["required"] if name != "name"]  # it is the file's
+    scenario["required"] = [name for name in scenario["required"] if name != "name"]  # the file's name
     scenario["title"] = "onceproof scenario"
     scenario["properties"]["chaos"]["items"] = {"anyOf": [refs[model] for model in kinds["faults"]]}
     scenario["properties"]["outputs"]["additionalProperties"] = {"anyOf": [refs[model] for model in outputs]}
@@ -53,13 +53,13 @@ def schema() -> dict[str, Any]:
         {"if": {"properties": {"dataset": {"const": name}}}, "then": {"properties": {"options": refs[dataset.Options]}}}
         for name, dataset in datasets.items()
     ]
-    # Consumers have a worker of their own if no command is given.
+    # Consumers need no command: onceproof has a worker for them.
     pipeline = definitions[PipelineSpec.__name__]
     pipeline["required"] = [name for name in pipeline["required"] if name != "command"]
     pipeline["anyOf"] = [{"required": ["command"]}, {"required": ["consumers"]}]
     definitions |= {_SCENARIO: scenario, _based(_SCENARIO): {}}
     _add_based(_SCENARIO, definitions)
-    definitions[_based(_SCENARIO)]["description"] = "a scenario with a base: what it changes; null takes away"
+    definitions[_based(_SCENARIO)]["description"] = "a scenario with a base: only what it changes; null removes a value"
     document = {
         "if": {"required": ["base"]},
         "then": {"$ref": f"#/$defs/{_based(_SCENARIO)}"},
@@ -76,11 +76,11 @@ def _based(name: str) -> str:
 
 
 def _add_based(name: str, definitions: dict[str, Any]) -> None:
-    """The mapping ``name`` as a scenario with a base may write it: nothing is needed, and null takes away."""
+    """Define the mapping ``name`` as a scenario with a base may write it: no key is required, and null removes one."""
     made = {key: value for key, value in definitions[name].items() if key != "required"}
     if name == PipelineSpec.__name__:
         del made["anyOf"]
-    definitions[_based(name)] = made  # before what is below it, which may come back here
+    definitions[_based(name)] = made  # before its properties, which may refer back to it
     made["properties"] = {
         key: {**_mergeable(value, definitions), "description": value.get("description", "")}
         for key, value in made.get("properties", {}).items()
@@ -88,7 +88,7 @@ def _add_based(name: str, definitions: dict[str, Any]) -> None:
 
 
 def _mergeable(value: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """A value, the same with the mappings in it as `_add_based` has them, or null. Lists are replaced: they stay."""
+    """The schema of ``value`` or null, its mappings as `_add_based` defines them. Lists stay: a file replaces a list as a whole."""
     if "$ref" in value and "properties" in definitions[_name(value)]:
         if _based(_name(value)) not in definitions:
             _add_based(_name(value), definitions)
@@ -101,22 +101,21 @@ def _mergeable(value: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
 
 
 def fields(model: type[BaseModel]) -> list[tuple[str, str]]:
-    """Each field of a kind of fault, oracle or data set: its name, and what it takes and means."""
+    """Each field of a kind of fault, oracle or data set: its name, and its description with the values that it takes."""
     described = model.model_json_schema()
     _inherit(model, described)
-    needed = described.get("required", [])
+    required = described.get("required", [])
     found = []
     for name, field in described.get("properties", {}).items():
-        words = _values(field, described.get("$defs", {}))
-        default = "" if name in needed or field.get("default") is None else f"; default: {field['default']}"
-        found.append(
-            (name, f"{field.get('description', '')} ({words}{default}{'; needed' if name in needed else ''})".strip())
-        )
+        values = _values(field, described.get("$defs", {}))
+        default = "" if field.get("default") is None else f"; default: {field['default']}"
+        note = "; required" if name in required else default
+        found.append((name, f"{field.get('description', '')} ({values}{note})".strip()))
     return found
 
 
 def _inherit(model: type[BaseModel], described: dict[str, Any]) -> None:
-    """A field that a kind narrows (its name, its targets) is described where all kinds have it."""
+    """Describe the fields that a kind only narrows (its name, its targets) with the description of its base class."""
     for name, field in described.get("properties", {}).items():
         if "description" not in field:
             inherited = (getattr(base, "model_fields", {}).get(name) for base in model.__mro__)
@@ -130,7 +129,7 @@ def _name(reference: dict[str, Any]) -> str:
 
 
 def _used(tree: Any, definitions: dict[str, Any]) -> set[str]:
-    """Definitions that are referred to from here, and from those."""
+    """Names of the definitions that ``tree`` refers to, directly or through others."""
     found: set[str] = set()
     todo = [tree]
     while todo:
@@ -146,7 +145,7 @@ def _used(tree: Any, definitions: dict[str, Any]) -> set[str]:
 
 
 def _values(field: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """What a field takes, in a few words."""
+    """The values that a field takes, in a few words."""
     if "$ref" in field:
         inner = definitions[_name(field)]
         return (

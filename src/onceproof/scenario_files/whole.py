@@ -1,4 +1,4 @@
-"""A scenario file as one text that needs no base and can be put anywhere: what `onceproof validate --resolved` prints."""
+"""A scenario file as one YAML text without a base, valid in any folder: the output of `onceproof validate --resolved`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.merge import Merged
 
 _WIDTH = 120
-#: A mapping or list is written on one line up to this many characters.
+#: A mapping or list of at most so many characters is written on one line.
 _ONE_LINE = 110
 
 
 def filled(node: Any, here: Path) -> Any:
-    """``node`` with ``{here}`` filled in, in every text. A text keeps its style (a literal block stays one)."""
+    """Fill in ``{here}`` in every text of ``node``, in place. A text keeps its style (a literal block stays one)."""
     if isinstance(node, dict):
         for key, value in node.items():
             node[key] = filled(value, here)
@@ -36,7 +36,7 @@ def filled(node: Any, here: Path) -> Any:
 
 
 def tree(source: Merged) -> CommentedMap:
-    """All that a valid scenario says, ``{here}`` filled in. A file without a base keeps its comments; what is merged has none."""
+    """A valid scenario with ``{here}`` filled in. A file without a base keeps its comments; a merged one has none."""
     if len(source.files) == 1:
         whole = source.files[0].tree
     else:
@@ -65,7 +65,7 @@ def text(whole: CommentedMap) -> str:
 
 
 def styled(value: Any, *, in_list: bool = False) -> Any:
-    """Plain values as people write them: what is short on one line, long texts as blocks."""
+    """Plain values styled as people write them: short ones on one line, long texts as blocks."""
     if isinstance(value, dict):
         made = CommentedMap({_key(key): styled(inner, in_list=in_list) for key, inner in value.items()})
         nested = not in_list and any(isinstance(inner, dict) and inner for inner in value.values())
@@ -95,7 +95,7 @@ def _has_blocks(value: Any) -> bool:
 
 
 def _is_block(text: str) -> bool:
-    """Lines that a literal block gives back as they are."""
+    """Whether it has several lines that a literal block reproduces unchanged."""
     lines = text.split("\n")
     return (
         len(lines) > 1 and not text[0].isspace() and all(line.isprintable() and line == line.rstrip() for line in lines)
@@ -103,7 +103,7 @@ def _is_block(text: str) -> bool:
 
 
 def _folded(text: str) -> Any:
-    """Over several lines, if it is prose."""
+    """``text`` folded over several lines if it is prose longer than one line, else None."""
     if len(text) <= _ONE_LINE or not text.isprintable() or " ".join(text.split()) != text:
         return None
     made: Any = FoldedScalarString(text)
@@ -117,6 +117,6 @@ def _key(name: str) -> str | int:
 
 
 def _quoted(text: str) -> str:
-    """In quotes where it holds a template, a character to escape, or one that YAML may take for its own."""
+    """``text``, in quotes if it holds a template, a character to escape, or one that YAML may read as syntax."""
     plain = text.isprintable() and "{" not in text and (text[:1].isalnum() or text[:1] in ("-", "_", "/", "."))
     return text if plain else DoubleQuotedScalarString(text)

@@ -17,8 +17,8 @@ parser.add_argument("--topic", default="flights", help="input topic")
 parser.add_argument("--postgres", help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="departures", help="table to append to")
 parser.add_argument("--checkpoint", help="checkpoint folder of the query")
-parser.add_argument("--batch", help="instead of all that: Parquet file of the committed records ...")
-parser.add_argument("--to", help="... and the Parquet folder to write")
+parser.add_argument("--batch", help="run once as a batch, over this Parquet file of the committed records")
+parser.add_argument("--to", help="with --batch: the Parquet folder to write")
 
 
 def departed(records: DataFrame, planes: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A job that needs a package nobody installed: it dies before it reads its first record."""
+"""A job that imports a package that is not installed: it dies before it reads its first record."""
 
 import no_such_package_anywhere
 

@@ -1,4 +1,4 @@
-"""A consumer of somebody's own, which knows nothing of onceproof but its gate: it acknowledges first, then has its effect."""
+"""A foreign consumer, which uses only the gate of onceproof: it acknowledges first, then writes its effect."""
 
 import json
 import os
@@ -12,8 +12,8 @@ lines = gate.makefile("r")
 
 
 def ask(before, did):
-    said = {"consumer": os.environ["ONCEPROOF_CONSUMER"], "before": before, "did": did}
-    gate.sendall(json.dumps(said).encode() + b"\n")
+    request = {"consumer": os.environ["ONCEPROOF_CONSUMER"], "before": before, "did": did}
+    gate.sendall(json.dumps(request).encode() + b"\n")
     return lines.readline() == "go\n"
 
 

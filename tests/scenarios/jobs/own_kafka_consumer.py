@@ -1,6 +1,6 @@
-"""A consumer of somebody's own in a Kafka consumer group: it knows nothing of onceproof but its gate, and polls while it is held there.
+"""A foreign consumer in a Kafka consumer group, which uses only the gate of onceproof and polls Kafka while the gate holds it.
 
-Where it is no static member, only before it takes: then it is slow when it is held at its work.
+If it is not a static member, it polls only before it takes a message, so that it is slow if it is held during its work.
 """
 
 import json
@@ -17,8 +17,8 @@ waiting = []
 
 
 def ask(before, did):
-    said = {"consumer": os.environ["ONCEPROOF_CONSUMER"], "before": before, "did": did}
-    gate.sendall(json.dumps(said).encode() + b"\n")
+    request = {"consumer": os.environ["ONCEPROOF_CONSUMER"], "before": before, "did": did}
+    gate.sendall(json.dumps(request).encode() + b"\n")
     while not select.select([gate], [], [], 0.01)[0]:
         if before == "take" or "ONCEPROOF_MEMBER" in os.environ:
             poll()

@@ -1,1 +1,1 @@
-"""What can be wrong with a scenario although each value is fine alone, and what is likely wrong with it."""
+"""Checks of a scenario whose values are each valid: errors between values, and warnings of likely mistakes."""

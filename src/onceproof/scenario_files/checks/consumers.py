@@ -1,4 +1,4 @@
-"""What can be wrong with a scenario of consumers although each of its values is fine alone."""
+"""Checks the values of a scenario of consumers against each other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from onceproof.scenario.queues import input_queues, twin
 from onceproof.scenario_files.checks.names import is_topic
 from onceproof.stores.contract import store_of
 
-#: What a run of consumers has a value for.
+#: The templates that have a value in a run of consumers.
 _TEMPLATES = ("here", "python")
 
 
 def complaints(scenario: Scenario) -> list[Complaint]:
-    """Those that a Spark job cannot have; what both have stands in `onceproof.scenario_files.checks.crosscheck`."""
+    """What can be wrong only with consumers. `onceproof.scenario_files.checks.crosscheck` has the checks of every kind."""
     spec = consumers_of(scenario)
     return [
         *_stack(scenario, spec),
         *_lengths(scenario, spec),
         *_outputs(scenario, spec),
         *_templates(scenario),
-        *_names(scenario, spec),
+        *_names_and_queues(scenario, spec),
         *_groups(scenario, spec),
         *_takeover(scenario, spec),
         *_refusals(scenario, spec),
@@ -43,38 +43,38 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             "add 'amqp: {}' under stack",
         )
     if len(scenario.input) > 1:
-        message = f"consumers take from one input for now, and there are {len(scenario.input)}"
-        yield Complaint(("input", 1), message, "give it several queues with partitions")
+        message = f"consumers can take from only one input so far, and there are {len(scenario.input)}"
+        yield Complaint(("input", 1), message, "for several queues, set the partitions of one input")
     if len(scenario.outputs) > 1 and not spec.groups:
-        message = f"consumers write to one output, and there are {len(scenario.outputs)}"
-        yield Complaint(
-            ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
-        )
+        message = f"consumers of one group write to one output, and there are {len(scenario.outputs)}"
+        yield Complaint(("outputs",), message, "keep one, or give each a consumer group of its own", at_key=True)
     for name, output in scenario.outputs.items():
         if output.topic is None and output.table is None:
-            message = f"output {name!r} is {store_of(output).about}, which consumers do not write"
+            message = f"output {name!r} is {store_of(output).about}, which consumers cannot write"
             yield Complaint(("outputs", name), message, "name a topic or a table", at_key=True)
             continue
         if output.table is not None and spec.broker == "amqp":
-            message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"
-            yield Complaint(("outputs", name, "table"), message, "name a queue with topic, or use broker: kafka-group")
+            message = f"output {name!r} is a table, which consumers of broker {spec.broker} cannot write"
+            yield Complaint(("outputs", name, "table"), message, "use topic: QUEUE, or broker: kafka-group")
         if output.table is not None and scenario.stack.postgres is None:
-            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
+            message = f"output table {output.table!r} needs Postgres, and the stack has none"
             yield Complaint(("outputs", name, "table"), message, "add 'postgres: {}' under stack")
         if output.table is not None and not scenario.pipeline.prepare.sql.strip():
-            message = f"nothing makes table {output.table!r} before the consumers start"
-            yield Complaint(("outputs", name, "table"), message, "write its CREATE TABLE under pipeline: prepare: sql")
+            message = f"nothing creates table {output.table!r} before the consumers start"
+            yield Complaint(("outputs", name, "table"), message, "put its CREATE TABLE under pipeline: prepare: sql")
 
 
 def _lengths(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
     for index, spec in enumerate(scenario.input):
         fits = all(map(is_topic, input_queues(spec, consumers.broker)))
         if consumers.broker != "amqp" and is_topic(spec.topic) and not fits:
-            yield Complaint(("input", index, "topic"), f"{spec.topic!r} with its partition's number is too long")
+            yield Complaint(
+                ("input", index, "topic"), f"{spec.topic!r} is too long once a partition's number is appended"
+            )
 
 
 def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
-    """An effect must not come back as a message."""
+    """An output must not be a queue of the input: effects would come back as messages."""
     for name, output in scenario.outputs.items():
         for spec in scenario.input:
             queues = input_queues(spec, consumers.broker)
@@ -83,7 +83,7 @@ def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint
             elif output.topic in queues:
                 message = f"output {name!r} is {output.topic!r}, a queue of input {spec.topic!r}"
             elif output.topic in [twin(queue) for queue in queues]:
-                message = f"output {name!r} is {output.topic!r}, where the copies of input {spec.topic!r} are kept"
+                message = f"output {name!r} is {output.topic!r}, which holds the copies of input {spec.topic!r}"
             else:
                 continue
             yield Complaint(("outputs", name, "topic"), message, "give the output a queue of its own")
@@ -96,26 +96,25 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
     ]
     for loc, text in texts:
         for misspelt, near in templates.misspelt(text):
-            yield Complaint(loc, f"template {{{misspelt}}}: there is none of that name", near)
+            yield Complaint(loc, f"unknown template {{{misspelt}}}", near)
         for template in sorted(templates.used(text) - set(_TEMPLATES)):
-            message = f"template {{{template}}} has no value where consumers run"
-            yield Complaint(
-                loc, message, "there are {here} and {python}; the broker and the queues stand in ONCEPROOF_*"
-            )
+            message = f"template {{{template}}} has no value in a run of consumers"
+            hint = "use {here} or {python}; the variables ONCEPROOF_* hold the broker's address and the queues"
+            yield Complaint(loc, message, hint)
 
 
-def _names(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+def _names_and_queues(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     for index, name in enumerate(spec.names):
         if name in spec.names[:index]:
             yield Complaint(("pipeline", "consumers", "names", index), f"consumer {name!r} occurs twice")
         if not name.replace("-", "").replace("_", "").isalnum():
-            message = f"consumer {name!r}: its name becomes that of a queue and of a file"
-            yield Complaint(("pipeline", "consumers", "names", index), message, "use letters, digits, - and _")
+            message = f"consumer {name!r}: the names of a queue and of a file are made from this name"
+            yield Complaint(("pipeline", "consumers", "names", index), message, "use only letters, digits, - and _")
     queues = scenario.input[0].partitions
     takers = len(spec.names) - (spec.retry is not None)
     if spec.queues == "own" and queues != takers:
-        message = f"queues: own gives each of {takers} consumers a queue, and there are {queues}"
-        yield Complaint(("pipeline", "consumers", "queues"), message, f"input: partitions: {takers}")
+        message = f"queues: own needs one queue for each of {takers} consumers, and the input has {queues}"
+        yield Complaint(("pipeline", "consumers", "queues"), message, f"set input: partitions: {takers}")
     rows = rows_of(scenario)
     for number in spec.slow:
         if number > rows:
@@ -126,24 +125,26 @@ def _names(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
 def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     here: Loc = ("pipeline", "consumers")
     if spec.broker == "share-group" and spec.acknowledge == "with-effect":
-        message = "an acknowledgement to a share group is part of no transaction (KIP-1289 is not there yet)"
+        message = (
+            "an acknowledgement to a share group cannot be part of a transaction (Kafka does not have KIP-1289 yet)"
+        )
         yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
     if spec.broker == "share-group" and spec.queues == "own":
         message = "members of a share group take from all partitions"
         yield Complaint((*here, "queues"), message, "use queues: shared, or broker: kafka-group")
     if spec.broker == "share-group" and scenario.input[0].partitions > 1:
-        message = "which members of a share group serve which of several partitions is up to the group, and not to the schedule"
+        message = "the share group, not the schedule, would decide which member takes from which of several partitions"
         yield Complaint(("input", 0, "partitions"), message, "use partitions: 1")
     if not spec.groups:
         return
     if spec.broker == "amqp":
-        message = "what one takes from a queue no other has: groups that each read all need a log"
+        message = "groups that each read the whole input need a log: a queue gives each message to one consumer only"
         yield Complaint((*here, "groups"), message, "use broker: kafka-group or share-group", at_key=True)
     members = [name for names in spec.groups.values() for name in names]
     for name in spec.names:
         if members.count(name) != 1:
             message = f"consumer {name!r} is in {members.count(name)} groups"
-            yield Complaint((*here, "groups"), message, "name it in one", at_key=True)
+            yield Complaint((*here, "groups"), message, "put it into exactly one", at_key=True)
     for group, names in spec.groups.items():
         for index, name in enumerate(names):
             if name not in spec.names:
@@ -152,53 +153,55 @@ def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
         count = sum(output.query == group for output in scenario.outputs.values())
         if count != 1 or not names:
             message = f"group {group!r} has {len(names)} consumers and {count} outputs"
-            yield Complaint((*here, "groups", group), message, f"give it consumers, and one output 'query: {group}'")
-    for output, its in scenario.outputs.items():
-        if its.query not in spec.groups:
-            message = f"output {output!r} is of no group: its query is {its.query!r}"
-            yield Complaint(("outputs", output), message, f"query: one of {', '.join(spec.groups)}", at_key=True)
+            yield Complaint(
+                (*here, "groups", group), message, f"give it consumers and one output with 'query: {group}'"
+            )
+    for name, output in scenario.outputs.items():
+        if output.query not in spec.groups:
+            message = f"output {name!r} has no group: its query is {output.query!r}"
+            yield Complaint(("outputs", name), message, f"query: one of {', '.join(spec.groups)}", at_key=True)
 
 
 def _takeover(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
-    """Members that are not static: whoever is slower than the group waits loses its partitions to the others."""
+    """Members that are not static: one that is slower than the group waits loses its partitions to the others."""
     here: Loc = ("pipeline", "consumers", "static")
     if spec.static:
         return
     if spec.broker != "kafka-group":
-        message = f"static is about members of a consumer group, and these consumers have {spec.broker}"
+        message = f"static applies to members of a consumer group, and these consumers use broker {spec.broker}"
         yield Complaint(here, message, "leave it out, or use broker: kafka-group")
     for index, fault in enumerate(scenario.chaos):
         if not issubclass(fault_of(fault), OutlastsItsBroker):
-            message = f"of members that are not static, {fault.fault} is not there yet: others take over after a session time-out"
+            message = f"{fault.fault} is not supported yet for members that are not static: others take over only after a session time-out"
             yield Complaint(("chaos", index, "fault"), message, "use slow, or leave out static: false")
     if spec.groups or spec.retry is not None or spec.on_refusal == "release":
-        message = "takeover is there for one consumer group whose members all take from the input"
+        message = "static: false is supported only for one consumer group whose members all take from the input"
         yield Complaint(here, message, "leave out static: false, or groups, retry and release")
     if spec.acknowledge == "with-effect" and any(output.table is not None for output in scenario.outputs.values()):
-        message = "positions in Postgres do not know of the group, which deals out partitions anew"
-        yield Complaint(here, message, "use an output that is a topic, or static members")
+        message = "positions in Postgres do not follow the group when it reassigns partitions"
+        yield Complaint(here, message, "use a topic as output, or static members")
 
 
 def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
-    """What becomes of a message whose effect was refused."""
+    """Retry topics: where a message goes whose effect was refused."""
     here: Loc = ("pipeline", "consumers")
     if (spec.on_refusal == "retry-topic") != (spec.retry is not None):
-        message = "on_refusal: retry-topic and retry go together"
-        yield Complaint(here, message, "retry: {topic: NAME, consumer: WHO, after: TICKS}", at_key=True)
+        message = "on_refusal: retry-topic and retry must be used together"
+        yield Complaint(here, message, "retry: {topic: NAME, consumer: NAME, after: TICKS}", at_key=True)
     if spec.retry is None:
         return
     taken = [scenario.input[0].topic, *(str(output.topic) for output in scenario.outputs.values())]
     if spec.retry.topic in [*taken, *input_queues(scenario.input[0], spec.broker)]:
-        message = f"the retry topic {spec.retry.topic!r} is the input or an output"
-        yield Complaint((*here, "retry", "topic"), message, "give it a name of its own")
+        message = f"the retry topic {spec.retry.topic!r} is already the input or an output"
+        yield Complaint((*here, "retry", "topic"), message, "give it another name")
     if spec.retry.consumer not in spec.names or len(spec.names) == 1:
-        message = f"there is no other consumer {spec.retry.consumer!r}, which would take from the retry topic alone"
+        message = f"there is no other consumer {spec.retry.consumer!r} to take only from the retry topic"
         yield Complaint((*here, "retry", "consumer"), message, f"others: {', '.join(spec.names)}")
     if spec.acknowledge == "with-effect" and spec.broker == "kafka-group":
-        message = "a retry topic is not part of the transaction of effect and acknowledgement"
+        message = "a retry topic cannot be part of the transaction of effect and acknowledgement"
         yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
     if spec.groups or spec.broker == "share-group":
-        message = f"a retry topic is not there for {'several groups' if spec.groups else 'share groups'} yet"
+        message = f"a retry topic is not supported for {'several groups' if spec.groups else 'share groups'} yet"
         yield Complaint((*here, "retry"), message, "use one consumer group", at_key=True)
 
 

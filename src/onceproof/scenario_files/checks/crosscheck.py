@@ -1,6 +1,6 @@
-"""What can be wrong although every value of a scenario is fine alone.
+"""Checks the values of a scenario against each other and against the machine.
 
-A batch that the input never reaches, a file that is not there, a topic that nobody creates.
+Finds for example a batch that the input never reaches, a file that does not exist, a topic that nothing creates.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from onceproof.stores.contract import store_of
 
 
 def rows_of(spec: InputSpec, seed: int) -> int:
-    """How many records the input will have: ``rows``, or all that its data set has."""
+    """How many records the input will have: ``rows``, or all of its data set."""
     return spec.rows if spec.rows is not None else _dataset_rows(spec, seed)
 
 
 def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
-    """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
+    """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of the scenario file."""
     return [
         *names.complaints(scenario),
         *_input(scenario),
-        *_OF_KIND[scenario.pipeline.kind](scenario),
+        *_KIND_CHECKS[scenario.pipeline.kind](scenario),
         *output_models.complaints(scenario),
         *_command(scenario, here),
         *_secrets(scenario),
@@ -55,8 +55,8 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
     ]
 
 
-def _of_command(scenario: Scenario) -> Iterator[Complaint]:
-    """What only a Spark job can have wrong."""
+def _spark_job(scenario: Scenario) -> Iterator[Complaint]:
+    """What can be wrong only with a scenario of a Spark job."""
     yield from _chunks(scenario)
     yield from _batches(scenario)
     yield from _same_place(scenario)
@@ -67,20 +67,20 @@ def _of_command(scenario: Scenario) -> Iterator[Complaint]:
     yield from _templates(scenario)
 
 
-#: Kind of pipeline -> what is wrong with a scenario that only this kind can have.
-_OF_KIND: dict[str, Callable[[Scenario], Iterable[Complaint]]] = {
-    "command": _of_command,
+#: Kind of pipeline -> the checks for this kind alone.
+_KIND_CHECKS: dict[str, Callable[[Scenario], Iterable[Complaint]]] = {
+    "command": _spark_job,
     "consumers": consumer_check.complaints,
 }
 
 
 def of_schedule(scenario: Scenario) -> list[Complaint]:
-    """What can become wrong with a valid scenario of which parts were taken away."""
-    return [*_OF_KIND[scenario.pipeline.kind](scenario), *_specs(scenario)]
+    """What can become wrong with a valid scenario when parts of its schedule are removed."""
+    return [*_KIND_CHECKS[scenario.pipeline.kind](scenario), *_specs(scenario)]
 
 
 def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
-    """What is wrong with a scenario that is only judged by, never run."""
+    """What is wrong with a scenario that only judges an imported history and is never run."""
     topics = [spec.topic for spec in scenario.input]
     return [
         *(
@@ -107,20 +107,20 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
         if spec.topic in scenario.pipeline.prepare.topics:
             where: Loc = ("pipeline", "prepare", "topics", spec.topic)
             yield Complaint(
-                where, f"topic {spec.topic!r} is an input already", "set its partitions at the input", at_key=True
+                where, f"topic {spec.topic!r} is already an input", "set its partitions at the input", at_key=True
             )
         if problem := decoders.problem(spec.decode):
             yield Complaint((*loc, "decode"), *problem)
         has = _dataset_rows(spec, scenario.seed)
         if spec.rows is not None and spec.rows > has:
-            yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
+            yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has only {has} records, not {spec.rows}")
 
 
 def _chunks(scenario: Scenario) -> Iterator[Complaint]:
     for index, spec in enumerate(scenario.input):
         has, rows = _dataset_rows(spec, scenario.seed), rows_of(spec, scenario.seed)
         if rows <= has and spec.chunks > rows:
-            message = f"{spec.chunks} chunks of {rows} records: some would be empty"
+            message = f"{rows} records in {spec.chunks} chunks: some chunks would be empty"
             yield Complaint(("input", index, "chunks"), message, "a chunk needs at least one record")
 
 
@@ -131,7 +131,7 @@ def _dataset_rows(spec: InputSpec, seed: int) -> int:
 def _batches(scenario: Scenario) -> Iterator[Complaint]:
     sure = scenario.guaranteed_batches()
     fed = " and ".join(f"{rows_of(s, scenario.seed)} records in {s.chunks} chunks" for s in scenario.input)
-    with_data = {1: "none that surely holds data", 2: "batch 1"}.get(sure, f"batches 1 to {sure - 1}")
+    with_data = {1: "no batch with data", 2: "only batch 1"}.get(sure, f"only batches 1 to {sure - 1}")
     for index, spec in enumerate(scenario.faults(FaultSpec)):
         loc: Loc = ("chaos", index, "at", "batch")
         if spec.at.batch == 0:
@@ -140,12 +140,12 @@ def _batches(scenario: Scenario) -> Iterator[Complaint]:
         elif spec.at.batch >= sure:
             chunks = f"at least {spec.at.batch + 1} chunks"
             hint = f"a batch from 1 to {sure - 1}, or {chunks}" if sure > 1 else chunks
-            message = f"batch {spec.at.batch} is never surely reached: {fed} give {with_data}"
+            message = f"the job may never reach batch {spec.at.batch}: {fed} guarantee {with_data}"
             yield Complaint(loc, message, hint)
 
 
 def _same_place(scenario: Scenario) -> Iterator[Complaint]:
-    """Two faults of which the second could never strike: its target, or its frame, is the first one's already."""
+    """Two faults of which the second can never strike, because the first has already taken its target or its frame."""
     for index, spec in enumerate(scenario.faults(FaultSpec)):
         for number, other in enumerate(scenario.faults(FaultSpec)[:index], start=1):
             clash = _clash(spec, other)
@@ -154,14 +154,14 @@ def _same_place(scenario: Scenario) -> Iterator[Complaint]:
                 another = spec.at.attempt or 1
                 yield Complaint(
                     ("chaos", index, "at"),
-                    f"fault {number} ({other.fault} {other.target}) is at {where} already{clash}",
-                    f"use another batch, or `attempt: {another + 1}` for its next attempt",
+                    f"fault {number} ({other.fault} {other.target}) is already at {where}{clash}",
+                    f"use another batch, or `attempt: {another + 1}` for the batch's next attempt",
                 )
                 break
 
 
 def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
-    """None if both can strike; else why not, to be read after "already"."""
+    """None if both can strike; else the reason, to be appended to the message."""
     queries = {spec.at.query, other.at.query}
     if (spec.at.batch, spec.at.attempt or 1) != (other.at.batch, other.at.attempt or 1):
         return None
@@ -180,14 +180,14 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
 
 
 def _attempts(scenario: Scenario) -> Iterator[Complaint]:
-    """An attempt at a batch that never comes, or that nobody can tell from the first."""
+    """An attempt at a batch that never happens, or that cannot be told from the first."""
     for index, spec in enumerate(scenario.faults(FaultSpec)):
         at, loc = spec.at, ("chaos", index, "at", "attempt")
         if at.attempt is None:
             continue
         if has_own_file_manager(scenario):
-            message = f"attempts are counted by the checkpoint file system, and the job sets {FILE_MANAGER} itself"
-            yield Complaint(loc, message, "leave `attempt` out, or let the job use Spark's default")
+            message = f"onceproof's checkpoint file system counts attempts, but the job sets {FILE_MANAGER} itself"
+            yield Complaint(loc, message, "leave `attempt` out, or leave that setting at Spark's default")
             continue
         earlier = [
             other
@@ -195,11 +195,9 @@ def _attempts(scenario: Scenario) -> Iterator[Complaint]:
             if other is not spec and other.at.batch == at.batch and (other.at.attempt or 1) < at.attempt
         ]
         if at.attempt > 1 and not any(other.at.point is not Point.AFTER_COMMIT_LOG for other in earlier):
-            message = (
-                f"nothing makes batch {at.batch} be attempted {at.attempt} times: no fault breaks an earlier attempt"
-            )
-            mend = f"for example {{fault: crash, target: driver, at: {{batch: {at.batch}, point: after-sink-commit}}}}"
-            yield Complaint(loc, message, mend)
+            message = f"batch {at.batch} has no attempt {at.attempt}: no fault breaks an earlier attempt"
+            hint = f"add one: {{fault: crash, target: driver, at: {{batch: {at.batch}, point: after-sink-commit}}}}"
+            yield Complaint(loc, message, hint)
 
 
 def _outputs(scenario: Scenario) -> Iterator[Complaint]:
@@ -208,12 +206,12 @@ def _outputs(scenario: Scenario) -> Iterator[Complaint]:
         for problem in store_of(output).problems(scenario, output):
             yield replace(problem, loc=(*loc, *problem.loc))
         if output.progress is not None and scenario.stack.postgres is None:
-            message = f"progress table {output.progress.table!r} needs a Postgres, and the stack has none"
+            message = f"progress table {output.progress.table!r} needs Postgres, and the stack has none"
             yield Complaint((*loc, "progress"), message, "add 'postgres: {}' under stack")
 
 
 def _queries(scenario: Scenario) -> Iterator[Complaint]:
-    """Where the queries are named, another name is one that will never come."""
+    """A query that is not among ``pipeline.queries``, if the scenario lists them."""
     known = scenario.pipeline.queries
     named: list[tuple[Loc, str | None]] = [
         (("chaos", i, "at", "query"), s.at.query) for i, s in enumerate(scenario.faults(FaultSpec))
@@ -221,17 +219,17 @@ def _queries(scenario: Scenario) -> Iterator[Complaint]:
     named += [(("outputs", name, "query"), output.query) for name, output in scenario.outputs.items()]
     for loc, query in named:
         if known and query is not None and query not in known:
-            yield Complaint(loc, f"pipeline.queries has no query {query!r}", suggest(query, known))
+            yield Complaint(loc, f"query {query!r} is not listed under pipeline.queries", suggest(query, known))
 
 
 def _prepared(scenario: Scenario) -> Iterator[Complaint]:
     if scenario.pipeline.prepare.sql.strip() and scenario.stack.postgres is None:
-        message = "prepare.sql needs a Postgres, and the stack has none"
+        message = "prepare.sql needs Postgres, and the stack has none"
         yield Complaint(("pipeline", "prepare", "sql"), message, "add 'postgres: {}' under stack", at_key=True)
     known = sorted({table for spec in scenario.input for table in datasets.get(spec.dataset).tables()})
     for index, table in enumerate(scenario.pipeline.prepare.tables):
         if table not in known:
-            message = f"no data set of the input has a static table {table!r}"
+            message = f"none of the input's data sets has a static table {table!r}"
             yield Complaint(("pipeline", "prepare", "tables", index), message, suggest(table, known))
 
 
@@ -244,24 +242,21 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
     ]
     for loc, text in texts:
         for misspelt, near in templates.misspelt(text):
-            message = f"template {{{misspelt}}}: there is none of that name"
-            yield Complaint(loc, message, near)
+            yield Complaint(loc, f"unknown template {{{misspelt}}}", near)
         for template in sorted(templates.used(text)):
             kind, _, name = template.partition(".")
             if kind in known and name not in known[kind]:
-                hint = f"name it in {declared[kind]}; {suggest(name, known[kind])}"
+                hint = f"declare it under {declared[kind]}; {suggest(name, known[kind])}"
                 yield Complaint(loc, f"template {{{template}}}: no {kind} {name!r}", hint)
             if kind in ("input", "expected"):
-                message = f"template {{{template}}} is for the command of oracle batch"
+                message = f"template {{{template}}} can be used only in the command of oracle batch"
                 yield Complaint(loc, message, "the job reads {topic.NAME} and writes to its outputs")
             if template == "postgres.password" and loc[1] != "env":
-                message = "template {postgres.password} in the command: the list of processes would show the password"
-                hint = (
-                    'give it to the job by a variable, for example pipeline: env: {PGPASSWORD: "{postgres.password}"}'
-                )
+                message = "template {postgres.password} in the command: the process list would show the password"
+                hint = 'pass it in a variable, for example pipeline: env: {PGPASSWORD: "{postgres.password}"}'
                 yield Complaint(loc, message, hint)
             if kind == "postgres" and scenario.stack.postgres is None:
-                message = f"template {{{template}}} needs a Postgres, and the stack has none"
+                message = f"template {{{template}}} needs Postgres, and the stack has none"
                 yield Complaint(loc, message, "add 'postgres: {}' under stack")
             if kind == "spark" and scenario.stack.spark is None:
                 message = f"template {{{template}}} needs a standalone Spark, and the stack has none"
@@ -274,7 +269,7 @@ def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
     filled = templates.fill(program, values)
     if not templates.used(filled) and shutil.which(filled) is None:
         hint = f"'{{python}}' is {sys.executable}" if "python" in filled else "give its path, or put its folder on PATH"
-        yield Complaint(("pipeline", "command", 0), f"program {filled!r} is not found", hint)
+        yield Complaint(("pipeline", "command", 0), f"program {filled!r} was not found", hint)
     for index, argument in enumerate(arguments, start=1):
         value = argument.partition("=")[2] if argument.startswith("-") else argument
         for part in value.split(","):
@@ -287,7 +282,7 @@ def _file_argument(argument: str, filled: str, here: Path, loc: Loc) -> Iterator
     if templates.used(filled) or exists(path):
         return
     if not path.is_absolute() and exists(here / path):
-        hint = f"write '{{here}}/{argument}': the job runs in a folder of its own"
+        hint = f"write '{{here}}/{argument}': the job runs in another folder than the scenario's"
         yield Complaint(loc, f"job file {argument!r} is a relative path", hint)
         return
     folder = (here / path).parent
@@ -299,8 +294,8 @@ def _file_argument(argument: str, filled: str, here: Path, loc: Loc) -> Iterator
 def _secrets(scenario: Scenario) -> Iterator[Complaint]:
     for index, name in enumerate(scenario.pipeline.secrets):
         if name not in os.environ:
-            message = f"secret {name!r}: no environment variable of that name is set"
-            yield Complaint(("pipeline", "secrets", index), message, f"export {name}=... before the run")
+            message = f"secret {name!r}: the environment variable is not set"
+            yield Complaint(("pipeline", "secrets", index), message, f"run `export {name}=...` first")
 
 
 def _expectation(scenario: Scenario) -> Iterator[Complaint]:
@@ -310,15 +305,15 @@ def _expectation(scenario: Scenario) -> Iterator[Complaint]:
             hint = suggest(anomaly, checkers.names())
             yield Complaint(("expect", "anomalies", index), f"unknown anomaly {anomaly!r}", hint)
     if expect.verdict == "violated" and not expect.anomalies:
-        message = "expect: violated without anomalies can never be met"
-        yield Complaint(("expect", "verdict"), message, "name the anomalies under anomalies:")
+        message = "expect: no run can be violated without anomalies"
+        yield Complaint(("expect", "verdict"), message, "name the expected ones under anomalies:")
     if expect.verdict == "held" and expect.anomalies:
-        message = f"expect: held with anomalies {', '.join(expect.anomalies)} can never be met"
+        message = f"expect: no run can be held with anomalies {', '.join(expect.anomalies)}"
         yield Complaint(("expect", "anomalies"), message, "did you mean verdict: violated?")
 
 
 def _specs(scenario: Scenario) -> Iterator[Complaint]:
-    """What each fault and the oracle say of themselves in this scenario."""
+    """The problems that the kinds of the faults and of the oracle find in this scenario."""
     for index, spec in enumerate(scenario.chaos):
         for problem in fault_of(spec).problems(spec, scenario):
             yield _complaint(("chaos", index), problem)
@@ -329,7 +324,7 @@ def _specs(scenario: Scenario) -> Iterator[Complaint]:
 def _oracle_code(scenario: Scenario) -> Iterator[Complaint]:
     runs_code = isinstance(oracles.get(scenario.oracle.kind)(scenario.oracle), PrecomputedOracle)
     if runs_code and not kind_of(scenario).runs_oracle_code:
-        message = f"oracle {scenario.oracle.kind!r} runs code, which is not done for {scenario.pipeline.kind} yet"
+        message = f"oracle {scenario.oracle.kind!r} runs code, which onceproof does not support for {scenario.pipeline.kind} yet"
         yield Complaint(("oracle", "kind"), message, "use sql or identity")
 
 

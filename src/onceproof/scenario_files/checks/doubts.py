@@ -1,4 +1,4 @@
-"""What is likely wrong with a scenario that could be run all the same: `validate` and `plan` say it."""
+"""Warnings about likely mistakes in a scenario that can be run nevertheless. `validate` and `plan` print them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import names
 from onceproof.scenario_files.drafts import meaning
 
-#: Of a job's source, as much as is looked through.
+#: At most so much of a job's source is searched.
 _SOURCE_BYTES = 1_000_000
-_ASKS_IN_CODE = re.compile(rf"{re.escape(meaning.PACKAGES)}[\"']\s*,\s*[\"']([^\"']+)")
+_PACKAGES_IN_CODE = re.compile(rf"{re.escape(meaning.PACKAGES)}[\"']\s*,\s*[\"']([^\"']+)")
 
 
 def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
-    """``here`` is the folder of its file. Of consumers nothing is said: they have no checkpoint and no options of ours."""
+    """``here`` is the folder of the scenario file. Consumers get no warnings: they have neither checkpoint nor templates to miss."""
     if not kind_of(scenario).micro_batches:
         return []
     return [*_checkpoint(scenario), *_topics(scenario), *_paths(scenario, here), *_packages(scenario, here)]
@@ -29,8 +29,8 @@ def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
 def _checkpoint(scenario: Scenario) -> Iterator[Complaint]:
     spec = scenario.pipeline
     if not any("checkpoint" in templates.used(text) for text in (*spec.command, *spec.env.values())):
-        message = "the job does not use {checkpoint}: its progress cannot be seen, and no fault can be placed by it"
-        hint = "give it a folder below {checkpoint}, by an argument or a variable"
+        message = "the job does not use {checkpoint}: onceproof cannot see its progress or place faults by it"
+        hint = "pass it a folder below {checkpoint} in an argument or a variable"
         yield Complaint(("pipeline", "command"), message, hint, at_key=True)
 
 
@@ -42,10 +42,9 @@ def _topics(scenario: Scenario) -> Iterator[Complaint]:
             continue
         for topic in value.split(","):
             if names.is_topic(topic) and topic not in known:
-                message = f"topic {topic!r}, which {name} names, is never created: it is neither an input nor prepared"
-                yield Complaint(
-                    ("pipeline", *loc), message, f"pipeline: prepare: topics: {{{topic}: {{partitions: 3}}}}"
-                )
+                message = f"nothing creates topic {topic!r}, which {name} names: it is neither an input nor prepared"
+                hint = f"pipeline: prepare: topics: {{{topic}: {{partitions: 3}}}}"
+                yield Complaint(("pipeline", *loc), message, hint)
 
 
 def _paths(scenario: Scenario, here: Path) -> Iterator[Complaint]:
@@ -55,8 +54,8 @@ def _paths(scenario: Scenario, here: Path) -> Iterator[Complaint]:
             continue
         if is_file(here / value.removeprefix("file://")):
             continue
-        message = f"{value!r} is outside the run: what one run leaves there, the next one finds"
-        hint = "if the job writes to it, use a relative path (the job runs in a folder of its own) or {checkpoint}"
+        message = f"{value!r} is outside the run directory: the next run would find what this one writes there"
+        hint = "if the job writes to it, use {checkpoint} or a relative path (each run starts the job in a new folder)"
         yield Complaint(("pipeline", *loc), message, hint)
 
 
@@ -72,13 +71,13 @@ def _packages(scenario: Scenario, here: Path) -> Iterator[Complaint]:
         if word.endswith(".py") and is_file(here / file):
             with (here / file).open("rb") as source:
                 text = source.read(_SOURCE_BYTES).decode(errors="replace")
-            asked += [(("pipeline", "command", index), listed) for listed in _ASKS_IN_CODE.findall(text)]
+            asked += [(("pipeline", "command", index), listed) for listed in _PACKAGES_IN_CODE.findall(text)]
     for loc, listed in asked:
         needless, needed = meaning.needless_packages(listed), meaning.needed_packages(listed)
         if needless:
             message = f"the job asks for {', '.join(needless)}, which Spark fetches from the network at each start"
-            hint = "leave it out: the Kafka connector and Postgres' driver are on the job's class path"
+            hint = "remove it: Spark's Kafka connector and Postgres' JDBC driver are already on the job's class path"
             yield Complaint(loc, message, hint)
         if needed:
             message = f"the job asks for {', '.join(needed)}, which Spark fetches from the network at each start"
-            yield Complaint(loc, message, "without a network name the jar: --jars {here}/lib/NAME.jar")
+            yield Complaint(loc, message, "to run without a network, pass the jar: --jars {here}/lib/NAME.jar")

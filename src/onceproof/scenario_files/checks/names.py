@@ -1,4 +1,4 @@
-"""Names in a scenario that some service must be able to have: topics, queues, tables, variables. Checked before a run."""
+"""Checks the names in a scenario that a service or the system must accept: topics, queues, tables, environment variables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from onceproof.scenario.problem import Complaint, Loc, shown
 
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
 TOPIC_RULE = "a topic's name has letters, digits, '.', '_' and '-', at most 249 of them"
-#: Shorter than AMQP's 255 bytes: a run puts its number in front, and a partition and a copy's mark behind.
+#: Shorter than AMQP's 255 bytes: a run adds its number before the name, and a partition and the mark of a copy after it.
 _QUEUE_BYTES = 200
 QUEUE_RULE = (
-    f"a queue's name has printable characters other than '/' and ',', at most {_QUEUE_BYTES} bytes of them, "
+    f"a queue's name has at most {_QUEUE_BYTES} bytes of printable characters other than '/' and ',', "
     "and does not begin with 'amq.'"
 )
-#: What Postgres keeps of a name; it cuts off the rest.
+#: Postgres cuts off longer names.
 _TABLE_BYTES = 63
 
 
@@ -25,21 +25,24 @@ def is_topic(name: str) -> bool:
 
 
 def is_queue(name: str) -> bool:
-    """Whether each AMQP broker can create it, and a consumer can be told it and publish to it. Qpid reads ``a/b`` as queue
-    ``b`` of exchange ``a``, a consumer has a comma-separated list, and names with ``amq.`` are the broker's own."""
+    """Whether every AMQP broker can create the queue, and a consumer can take from it and publish to it.
+
+    Qpid reads ``a/b`` as queue ``b`` of exchange ``a``; a consumer gets its queues as a comma-separated list; names that begin
+    with ``amq.`` are reserved for the broker.
+    """
     usable = name.isprintable() and not any(c in name for c in "/,") and not name.startswith("amq.")
     return usable and name.strip() == name != "" and len(name.encode()) <= _QUEUE_BYTES
 
 
 def table_problem(name: str) -> str | None:
-    """Why Postgres can have no table of that name (``schema.table`` or ``table``)."""
+    """Why Postgres cannot have a table of that name (``schema.table`` or ``table``); None if it can."""
     parts = name.split(".")
     if not all(part.strip() for part in parts):
         return "a table's name is empty"
     if len(parts) > 2:
         return "want TABLE or SCHEMA.TABLE"
     if any(len(part.encode()) > _TABLE_BYTES for part in parts):
-        return f"Postgres keeps {_TABLE_BYTES} bytes of a name and cuts off the rest"
+        return f"Postgres would cut the name off after {_TABLE_BYTES} bytes"
     return None
 
 
@@ -49,8 +52,8 @@ def complaints(scenario: Scenario) -> Iterator[Complaint]:
     yield from _variables(scenario)
 
 
-def _named(scenario: Scenario) -> Iterator[tuple[Loc, str, bool]]:
-    """Where each topic (of consumers: queue) is named, and whether the place is a key."""
+def _named_topics(scenario: Scenario) -> Iterator[tuple[Loc, str, bool]]:
+    """Each topic (or queue) that the scenario names: path in the document, name, and whether the name is a key there."""
     for index, spec in enumerate(scenario.input):
         yield ("input", index, "topic"), spec.topic, False
     for topic in scenario.pipeline.prepare.topics:
@@ -66,13 +69,13 @@ def _topics(scenario: Scenario) -> Iterator[Complaint]:
     amqp = scenario.pipeline.on_queues
     is_name, rule = (is_queue, QUEUE_RULE) if amqp else (is_topic, TOPIC_RULE)
     seen: dict[str, str] = {}
-    for loc, name, at_key in _named(scenario):
+    for loc, name, at_key in _named_topics(scenario):
         if not is_name(name):
             kind = "queue" if amqp else "topic"
             yield Complaint(loc, f"{shown(name)} cannot be the name of a {kind}", rule, at_key=at_key)
         other = seen.setdefault(name.replace(".", "_"), name)
         if other != name and not amqp:
-            message = f"topics {other!r} and {name!r} cannot both be: to Kafka's metrics '.' and '_' are the same"
+            message = f"topics {other!r} and {name!r} collide: Kafka's metrics do not distinguish '.' from '_'"
             yield Complaint(loc, message, "rename one of them", at_key=at_key)
 
 
@@ -91,6 +94,6 @@ def _variables(scenario: Scenario) -> Iterator[Complaint]:
     variables: Mapping[str, str] = scenario.pipeline.env
     for name in variables:
         if not name or "=" in name:
-            message = f"{name!r} is not the name of a variable"
+            message = f"{name!r} is not a valid name of an environment variable"
             hint = f"write {name.partition('=')[0]}: VALUE" if name else "write NAME: VALUE"
             yield Complaint(("pipeline", "env", name), message, hint, at_key=True)

@@ -1,7 +1,7 @@
-"""What an oracle's queries would run into, found by preparing them: over the columns that the data sets' records have.
+"""Prepares an oracle's queries on a sample of the input, to warn of errors before a run.
 
-The first and the last records of each data set become views as they will when the run is judged; no query is run over them. What is
-found are warnings: a later record may have a field that these lack.
+The first and the last records of each data set become views, as when a run is judged; no query runs over them. The results are
+warnings, not errors: a record outside the sample may have a field that the sample lacks.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks.crosscheck import rows_of
 
-#: How many records of each data set are looked at: closing ones, with fields of their own, come last.
+#: How many records of each data set are sampled. Closing records come last and may have other fields.
 FIRST, LAST = 2_000, 200
 
 
 def warnings(scenario: Scenario) -> list[Complaint]:
-    """What is doubtful about a valid scenario's oracle, each with its place."""
+    """Likely mistakes in a valid scenario's oracle, each with its place."""
     oracle, loc = scenario.oracle, cast("Loc", ("oracle",))
     if isinstance(oracle, ReferenceSpec) and oracle.anchor is not None:
         oracle, loc = oracle.anchor, ("oracle", "anchor")
@@ -60,15 +60,15 @@ def _unordered(oracle: SqlSpec | IdentitySpec, loc: Loc) -> Iterator[Complaint]:
     for where, parts in found:
         for part in parts:
             yield Complaint(
-                (*loc, *where), f"the rows that the oracle expects may change from check to check: {part}", part.hint
+                (*loc, *where), f"the rows that the oracle expects may differ from check to check: {part}", part.hint
             )
 
 
 def _unprepared(scenario: Scenario, oracle: SqlSpec | IdentitySpec, loc: Loc) -> list[Complaint]:
     if any(decoders.needs_code(spec.decode) for spec in scenario.input):
-        return []  # what columns a function gives is known when it has run
+        return []  # only running the function would show its columns
     with tempfile.TemporaryDirectory(prefix="onceproof-") as folder:
-        records = InputRecords(_written(scenario, Path(folder)), scenario, Path(folder) / "inputs")
+        records = InputRecords(_sample_history(scenario, Path(folder)), scenario, Path(folder) / "inputs")
         try:
             return list(_prepared(scenario, oracle, records, loc))
         finally:
@@ -85,7 +85,7 @@ def _prepared(
         inputs = records.seen()
         answer = oracles.get(oracle.kind)(oracle).expect(inputs)
     except NotEvaluated as gap:
-        yield Complaint(loc, str(gap), _seen(scenario))
+        yield Complaint(loc, str(gap), _sample_size(scenario))
         return
     field = "queries" if isinstance(oracle, SqlSpec) else "columns"
     for output, rows in answer.outputs.items():
@@ -95,13 +95,13 @@ def _prepared(
         except duckdb.Error as error:
             why = " ".join(str(error).partition("\n\nLINE ")[0].split())
             message = f"the oracle's query for output {output!r} cannot be run: {why}"
-            yield Complaint((*loc, field, output), message, _seen(scenario))
+            yield Complaint((*loc, field, output), message, _sample_size(scenario))
         except NotEvaluated as gap:
-            yield Complaint((*loc, field, output), str(gap), _seen(scenario))
+            yield Complaint((*loc, field, output), str(gap), _sample_size(scenario))
 
 
-def _written(scenario: Scenario, folder: Path) -> History:
-    """The first and the last records of each input, as a history of its own."""
+def _sample_history(scenario: Scenario, folder: Path) -> History:
+    """A history in ``folder`` with the first and the last records of each input."""
     with HistoryWriter(folder) as writer:
         for spec in scenario.input:
             dataset, rows = open_dataset(spec.dataset, spec.options, seed=scenario.seed), rows_of(spec, scenario.seed)
@@ -123,11 +123,11 @@ def _written(scenario: Scenario, folder: Path) -> History:
     return History(folder, RunRecord(), {name: folder / "history" / f"{name}.parquet" for name in TABLES}, static)
 
 
-def _seen(scenario: Scenario) -> str | None:
-    """Which records were looked at, where there are more."""
+def _sample_size(scenario: Scenario) -> str | None:
+    """Which records were sampled, for inputs with more; None if the sample is complete."""
     more = [
         f"the first {FIRST:,} and the last {LAST} of the {rows:,} records of {spec.topic}"
         for spec in scenario.input
         if (rows := rows_of(spec, scenario.seed)) > FIRST + LAST
     ]
-    return f"looked at: {', '.join(more)}" if more else None
+    return f"checked against {', '.join(more)}" if more else None

@@ -1,1 +1,1 @@
-"""The first scenario for a user's own job: `onceproof init`."""
+"""Drafts a first scenario for a user's own job: `onceproof init`."""

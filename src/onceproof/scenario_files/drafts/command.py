@@ -1,4 +1,4 @@
-"""A user's command line as a scenario's: addresses, checkpoints and files of theirs become templates, secrets go."""
+"""Turns a user's command line into a scenario's: addresses, checkpoints and files become templates, secrets are removed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from onceproof.base.registry import suggest
 from onceproof.scenario import templates
 from onceproof.scenario_files.drafts import meaning
 
-#: What stands in front of each thing that the user must look at.
+#: Marks each comment that the user must decide on.
 DECIDE = "DECIDE"
-SECRET = "CHANGE-ME"  # noqa: S105 - stands where a secret was
-_NOTE = "a secret is not written down: name its variable under secrets"
+SECRET = "CHANGE-ME"  # noqa: S105 - the text that replaces a secret
+_NOTE = "was a secret, which is not stored: name its variable under secrets"
 _ADDRESSES = re.compile(r"^[\w.-]+:\d{4,5}(,[\w.-]+:\d{4,5})*$")
-#: As part of a name, in any spelling (PGPASSWORD, --dbpass, apiKey); not: passes, passengers, bypass, tokenizer.
+#: Part of the name of a secret, in any spelling (PGPASSWORD, --dbpass, apiKey); not: passes, passengers, bypass, tokenizer.
 _NAME_OF_ONE = (
     r"(?:(?<!by)(?<!com)pass(?!e[sdn]|ive|age|ing|[-_]?thr)|pwd|secret|token(?!i[sz])|credential"
     r"|(?:api|access|account|private).?key)"
 )
 _IS_SECRET = re.compile(_NAME_OF_ONE, re.IGNORECASE)
 _HOLDS_SECRET = re.compile(
-    # password=x, "password": "x", -Ddb.password=x; then --password x within one word, as for sh -c
+    # password=x, "password": "x", -Ddb.password=x; then --password x in one word, as in sh -c
     rf"{_NAME_OF_ONE}[\w.-]*[\"']?\s*[=:]|(?:^|\s)--?[\w.-]*{_NAME_OF_ONE}[\w.-]*\s+\S"
-    # user:pass@ and token@ in an address, and Oracle's user/pass@; before the @ of abfss and wasbs stands a container
+    # user:pass@ and token@ in an address, and Oracle's user/pass@; in abfss and wasbs addresses a container precedes the @
     r"|(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://[^\s/?#@]+@|://[^\s:/@]*:[^\s@]+@|\bjdbc:oracle:[^\s@/]+/[^\s@]+@"
     r"|\bbearer\s+\S",
     re.IGNORECASE,
@@ -44,29 +44,30 @@ _PYTHON = re.compile(r"^python(3(\.\d+)?)?$")
 
 @dataclass(frozen=True)
 class Word:
-    """One word of the command, or one variable's value, as the scenario has it. ``note`` says what it was."""
+    """One word of the command, or one variable's value, in the scenario."""
 
     text: str
     note: str = ""
+    """What the word was before."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The command and its variables, and what their options' names tell of topics and tables."""
+    """The command and its variables, and the topics and tables that the names of options suggest."""
 
     words: tuple[Word, ...]
     env: dict[str, Word]
     stem: str
-    """What the job is called: its file's stem, or its program's."""
+    """The job's name: the stem of its file, or of its program."""
     topics: tuple[str, ...] = ()
-    """What it reads, as given or as its options' names say; so are the next two."""
+    """Topics that it reads. Like the next two fields: as the user named them, or as the names of options suggest."""
     output_topics: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     decide: tuple[str, ...] = ()
-    """What only the user can decide about its words."""
+    """What only the user can decide about the words."""
 
     def uses(self, template: str) -> bool:
-        """Whether ``template`` stands anywhere in it; one that ends in a dot stands for all that begin so."""
+        """Whether the job uses ``template``; one that ends in a dot means any template that begins so."""
         texts = [word.text for word in (*self.words, *self.env.values())]
         found = {name for text in texts for name in templates.used(text)}
         return any(name == template or (template.endswith(".") and name.startswith(template)) for name in found)
@@ -81,19 +82,19 @@ def read(
     output_topics: Sequence[str] = (),
     tables: Sequence[str] = (),
 ) -> Job:
-    """``command`` as it would be typed in the current folder, ``env`` as NAME=VALUE, for a scenario in ``folder``.
+    """Read ``command``, as typed in the current folder, and ``env``, as NAME=VALUE, for a scenario in ``folder``.
 
-    Variables may also stand in front of the command, as a shell takes them, with ``env`` or without.
+    Variables may also precede the command, as in a shell, with or without the word ``env``.
 
-    Raises `UsageError`: no command, a program or job file that is not there, a variable that is no NAME=VALUE.
+    Raises `UsageError` for a missing command, a program or job file that does not exist, or a variable that is not NAME=VALUE.
     """
     assigned, command = _assignments(command)
     env = [*assigned, *env]
     if not command:
         hint = (
-            "put it behind --, as you would type it: onceproof init --topic orders -- python job.py --kafka broker:9092"
+            "add it after --, as you would type it: onceproof init --topic orders -- python job.py --kafka broker:9092"
         )
-        raise UsageError("which command starts the job?", hint=hint)
+        raise UsageError("the command that starts the job is missing", hint=hint)
     reader = _Reader(folder, topics, output_topics, tables)
     command = [command[0], *reader.without_packages(command[1:])]
     variables = dict(_variable(reader, text) for text in env)
@@ -101,17 +102,19 @@ def read(
     option = ""
     for word in command[1:]:
         if _IS_SECRET.search(option) and not _LONG_OPTION.fullmatch(word):
-            words.append(reader.value(option, word))  # --password -x: what is no option for sure is the secret
+            words.append(
+                reader.value(option, word)
+            )  # --password -x: a word that may not be an option is taken for the secret
             option = ""
         elif word.startswith("-D"):
-            words.append(reader.as_it_is(word))
+            words.append(reader.unchanged(word))
             option = ""
         elif word.startswith("-") and "=" in word:
             name, _, value = word.partition("=")
             words.append(reader.value(name, value, before=f"{name}="))
             option = ""
         elif word.startswith("-"):
-            words.append(reader.as_it_is(word))
+            words.append(reader.unchanged(word))
             option = word
         else:
             words.append(reader.value(option, word))
@@ -128,7 +131,7 @@ def read(
 
 
 def _assignments(command: Sequence[str]) -> tuple[list[str], Sequence[str]]:
-    """The NAME=VALUE words in front of a command, and the command."""
+    """The NAME=VALUE words before a command, and the command."""
     rest = list(command)
     if rest and Path(rest[0]).name == "env" and len(rest) > 1 and not rest[1].startswith("-"):
         rest = rest[1:]
@@ -145,10 +148,10 @@ def _variable(reader: _Reader, text: str) -> tuple[str, Word]:
     return name, reader.variable(name, value)
 
 
-def _hidden(option: str, value: str) -> str | None:
-    """What is written instead of a value that is or holds a secret; None where there is none.
+def _without_secret(option: str, value: str) -> str | None:
+    """The replacement for a value that is or contains a secret; None if it does not.
 
-    Rather one too many: whoever misses a value puts it back, a secret that is written down is out.
+    In doubt it replaces: the user can restore a value, but a secret in a file has leaked.
     """
     if _ONE_TEMPLATE.fullmatch(value) and templates.used(value):
         return None
@@ -161,7 +164,7 @@ def _hidden(option: str, value: str) -> str | None:
 
 
 class _Reader:
-    """Reads one word after the other, and keeps what their options' names tell."""
+    """Reads word after word, and collects the topics, tables and decisions that they suggest."""
 
     def __init__(
         self, folder: Path, topics: Sequence[str], output_topics: Sequence[str], tables: Sequence[str]
@@ -175,25 +178,25 @@ class _Reader:
         self.stem = ""
 
     def without_packages(self, words: Sequence[str]) -> list[str]:
-        """The command without packages that are there anyway: they would be fetched from the network at each start."""
+        """``words`` without the packages that a job has anyway: Spark would fetch them from the network at each start."""
         left = list(words)
         for index, listed in reversed(list(meaning.packages(words))):
             needed = meaning.needed_packages(listed)
             if needed:
                 self.decide.append(
-                    f"packages {', '.join(needed)} are fetched from the network at each start. "
-                    "Without a network, name their jars: --jars {here}/lib/NAME.jar"
+                    f"Spark fetches packages {', '.join(needed)} from the network at each start. "
+                    "To run without a network, pass their jars: --jars {here}/lib/NAME.jar"
                 )
                 left[index] = left[index].replace(listed, ",".join(needed))
                 continue
-            whole = not left[index].startswith("-")  # the value of the word before it: --packages X, --conf X
-            del left[index - 1 if whole else index : index + 1]
+            separate = not left[index].startswith("-")  # the value follows its option: --packages X, --conf X
+            del left[index - 1 if separate else index : index + 1]
         return left
 
     def variable(self, name: str, value: str) -> Word:
-        """The value of a variable of the job's, where a password may be filled in."""
+        """The value of one of the job's variables, which may be the password template."""
         if meaning.postgres_part(name) == "password":
-            return Word("{postgres.password}", "filled in when the job starts, and never written down")
+            return Word("{postgres.password}", "filled in when the job starts, and never stored")
         return self.value(name, value)
 
     def program(self, word: str) -> Word:
@@ -203,39 +206,40 @@ class _Reader:
             return Word(word)
         if shutil.which(word) is None:
             hint = "give its path, or put its folder on PATH"
-            if (Path(sys.executable).parent / word).is_file():  # spark-submit, where no environment is activated
+            if (Path(sys.executable).parent / word).is_file():  # e.g. spark-submit, if no environment is activated
                 hint = f"it is in {Path(sys.executable).parent}: put that folder on PATH"
             if word.endswith(".py"):
-                hint = f"a script is started by its interpreter: python {word}"
-            raise UsageError(f"program {word!r} is not found", hint=hint)
-        # A program named by a path, as in ./run.sh: the job runs in a folder of its own.
-        return self._beside(word) if os.sep in word and not Path(word).is_absolute() else Word(word)
+                hint = f"start a script with its interpreter: python {word}"
+            raise UsageError(f"program {word!r} was not found", hint=hint)
+        # A relative path, as in ./run.sh, needs {here}: the job runs in another folder.
+        return self._below_here(word) if os.sep in word and not Path(word).is_absolute() else Word(word)
 
     def value(self, option: str, value: str, before: str = "") -> Word:
-        """``value`` of ``option`` ("" where it has none), with ``before`` in front of it in the same word."""
-        told = self._told(option, value)
-        return Word(before + told.text, told.note)
+        """``value`` of ``option`` ("" if it has none), with ``before`` prepended in the same word."""
+        word = self._templated(option, value)
+        return Word(before + word.text, word.note)
 
-    def as_it_is(self, word: str) -> Word:
-        """An option alone, or -Dname=value of a JVM: as it is, but for a secret."""
+    def unchanged(self, word: str) -> Word:
+        """An option alone, or -Dname=value of a JVM: unchanged, except for a secret."""
         name, equals, value = word.partition("=")
-        secret = _hidden(name, value) if equals else _hidden("", word)
+        secret = _without_secret(name, value) if equals else _without_secret("", word)
         return Word(word) if secret is None else Word(f"{name}={secret}" if equals else secret, _NOTE)
 
-    def _told(self, option: str, value: str) -> Word:
+    def _templated(self, option: str, value: str) -> Word:
+        """``value`` with a template in place of an address, a checkpoint, a topic or a file, by what ``option`` is named."""
         if value.startswith("jdbc:postgresql:"):
-            return Word("{postgres.jdbc}", "was a JDBC URL of yours")
+            return Word("{postgres.jdbc}", "replaces your JDBC URL")
         if re.match(r"postgres(ql)?://", value):
             return Word("{postgres}", "replaces your address")
         if re.match(r"(?:host|dbname|user|port)=\S+(?:\s+\w+=\S*)+$", value):
             return Word("{postgres}", "replaces your connection string")
         part = meaning.postgres_part(option)
-        secret = _hidden(option, value)
+        secret = _without_secret(option, value)
         if secret is not None:
             if part == "password":
                 self.decide.append(
-                    f"{option} has a password in the command, where every user of the machine sees it. "
-                    'Let the job read a variable: env: {PGPASSWORD: "{postgres.password}"}'
+                    f"{option} passes a password in the command, where every user of the machine can see it. "
+                    'Can the job read it from a variable? env: {PGPASSWORD: "{postgres.password}"}'
                 )
             return Word(secret, _NOTE)
         if templates.used(value):
@@ -245,7 +249,7 @@ class _Reader:
         if meaning.is_checkpoint(option):
             name = re.sub(r"[^\w.-]+", "-", Path(value).name) or "job"
             several = option.lower().rstrip("=").endswith(("s", "root", "base"))
-            return Word("{checkpoint}" if several else f"{{checkpoint}}/{name}", "was a folder of yours")
+            return Word("{checkpoint}" if several else f"{{checkpoint}}/{name}", "replaces your folder")
         if _ADDRESSES.match(value) or meaning.is_kafka_address(option):
             return Word("{kafka}", f"was {value}")
         if meaning.is_topic(option):
@@ -257,7 +261,7 @@ class _Reader:
         return self._file(option, value)
 
     def _postgres(self, option: str, part: str, value: str) -> Word:
-        """Postgres in parts, as its variables and many options name it."""
+        """The template for one part of Postgres' address: its host, its user, ..."""
         if part == "url":
             return Word(
                 "{postgres.jdbc}" if "jdbc" in meaning.tokens(option) else "{postgres}", "replaces your address"
@@ -276,7 +280,7 @@ class _Reader:
         if value in (*self.topics, *self.output_topics):
             return f"{{topic.{value}}}"
         self.decide.append(
-            f"topic {value}, which {option} names, is never created. Is it read (--topic) or written (--output-topic)?"
+            f"nothing creates topic {value}, which {option} names. Does the job read it (--topic) or write it (--output-topic)?"
         )
         return value
 
@@ -292,12 +296,12 @@ class _Reader:
                 raise UsageError(f"job file {value!r} does not exist", hint=hint)
             self.stem = self.stem or path.stem
         if is_file(path) and not path.is_absolute():
-            return self._beside(value)
+            return self._below_here(value)
         writes = meaning.writes(option) and "/" in value
         if not is_file(path) and (meaning.is_outside(value) or writes):
             self.decide.append(
-                f"does the job write to {value}{f' ({option})' if option else ''}? Then one run finds what another has left: "
-                "give it a relative path, for it runs in a folder of its own, or one below {checkpoint}."
+                f"does the job write to {value}{f' ({option})' if option else ''}? If so, each run would find what the last one "
+                "wrote: use a relative path (each run starts the job in a new folder) or one below {checkpoint}."
             )
             return Word(value, f"{DECIDE}: a path of this machine")
         return Word(value)
@@ -305,8 +309,8 @@ class _Reader:
     def _jar(self, jar: str) -> str:
         if re.match(r"postgresql-[\d.]+\.jar$", Path(jar).name):
             return "{postgres.driver}"
-        return self._beside(jar).text if not Path(jar).is_absolute() else jar
+        return self._below_here(jar).text if not Path(jar).is_absolute() else jar
 
-    def _beside(self, value: str) -> Word:
-        """A file of the current folder, by its way from the scenario's: the job runs in a folder of its own."""
+    def _below_here(self, value: str) -> Word:
+        """A file of the current folder, by its path relative to the scenario's folder: the job runs in another folder."""
         return Word("{here}/" + Path(os.path.relpath(value, self._folder)).as_posix())

@@ -1,4 +1,4 @@
-"""What the name of an option or of a variable says of its value: Postgres in parts, Kafka's address, a checkpoint, a topic."""
+"""What the name of an option or a variable suggests about its value: part of Postgres' address, Kafka's, a checkpoint, a topic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WRITES = {
 _TIMES = {"interval", "seconds", "s", "ms", "every", "period", "timeout", "enabled", "name"}
 _PATH = re.compile(r"(?:file:/{1,3}|~|/).*")
 _ELSEWHERE = re.compile(r"(?:s3[an]?|gs|abfss?|wasbs?|hdfs|dbfs|oss)://.+")
-#: What the class path of a job has already, whatever its version.
+#: Packages that are on a job's class path already, in any version.
 _PROVIDED = re.compile(
     r"org\.apache\.spark:spark-(?:sql|token-provider)-kafka-0-10_[\d.]+:.+|org\.postgresql:postgresql:.+"
     r"|org\.apache\.kafka:kafka-clients:.+"
@@ -59,7 +59,7 @@ def _unglued(word: str) -> Sequence[str]:
 
 
 def postgres_part(name: str) -> str | None:
-    """``host``, ``port``, ``user``, ``password``, ``database`` or ``url`` of Postgres, if that is what the name says."""
+    """``host``, ``port``, ``user``, ``password``, ``database`` or ``url`` of Postgres, if the name suggests one."""
     words = tokens(name)
     if not words or not set(words) & set(_DATABASE):
         return None
@@ -93,12 +93,12 @@ def writes(name: str) -> bool:
 
 
 def is_outside(value: str) -> bool:
-    """Whether a path leads out of the run: to a place on this machine, or to a store of the user's."""
+    """Whether a path leads out of the run directory: to another place on this machine, or to a remote store."""
     return bool(_PATH.fullmatch(value) or _ELSEWHERE.fullmatch(value))
 
 
 def needless_packages(listed: str) -> list[str]:
-    """Of Maven coordinates, comma-separated, those that a job has without asking for them."""
+    """Of comma-separated Maven coordinates, those that are on a job's class path anyway."""
     return [name for name in listed.split(",") if _PROVIDED.fullmatch(name.strip())]
 
 
@@ -107,7 +107,7 @@ def needed_packages(listed: str) -> list[str]:
 
 
 def packages(words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Each place in a command where packages are asked for, and which."""
+    """Each word of a command that asks for packages: its index, and the packages."""
     for index, word in enumerate(words):
         if word == "--packages" and index + 1 < len(words):
             yield index + 1, words[index + 1]
@@ -118,7 +118,7 @@ def packages(words: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def named_values(command: Sequence[str], env: dict[str, str]) -> Iterator[tuple[tuple[str, str | int], str, str]]:
-    """Where (below ``pipeline``), name and value, of each option of a command and of each variable."""
+    """Each option of a command and each variable: its path below ``pipeline``, its name and its value."""
     option = ""
     for index, word in enumerate(command[1:], start=1):
         if word.startswith("-"):

@@ -1,0 +1,141 @@
+"""The commands to follow up a run, and those for this machine: `explain`, `replay`, `shrink`, `picture`, `doctor`, `cleanup`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onceproof.cli.options import EXIT_CODES, Json
+from onceproof.cli.output import Output, failing_well
+
+#: Groups of commands in --help.
+_UNDERSTAND, _MACHINE = "Understand a finding", "This machine"
+
+commands = typer.Typer()
+
+
+@commands.command(rich_help_panel=_UNDERSTAND)
+def explain(
+    anomaly: Annotated[
+        str | None,
+        typer.Argument(metavar="ANOMALY", help="Name of an anomaly (default: list all).", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Explain an anomaly, or list all anomalies.
+
+    Says what the anomaly means, how it comes about, how it is detected, and
+    what prevents it.
+
+    \b
+    onceproof explain
+    onceproof explain torn-batch
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli.show import explained
+
+        output.result(explained(anomaly, as_json))
+
+
+@commands.command(epilog=EXIT_CODES, rich_help_panel=_UNDERSTAND)
+def replay(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    times: Annotated[int, typer.Option(min=1, max=10_000, help="How many replays.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Repeat a run's schedule, and count how often its findings come back.
+
+    A schedule of consumers is repeated on one running broker, which takes
+    seconds. A Spark job is run again each time, services included.
+
+    Exit code 0 if every replay had the same findings, else 3. Replays that
+    differ are kept in RUN/replays.
+
+    \b
+    onceproof replay onceproof-runs/latest --times 100
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli.run import replay_run
+
+        raise typer.Exit(replay_run(directory, times, output))
+
+
+@commands.command(epilog=EXIT_CODES, rich_help_panel=_UNDERSTAND)
+def shrink(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a violated run.")],
+    anomaly: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The anomaly that must stay (default: all that the run has).")
+    ] = None,
+    executions: Annotated[int, typer.Option(min=3, max=10_000, help="Execute at most this many schedules.")] = 60,
+    as_json: Json = False,
+) -> None:
+    """Find the smallest schedule that still shows a run's findings.
+
+    Removes messages, consumers and faults, or, for a Spark job, faults and
+    chunks of input, as long as the anomalies stay.
+
+    Writes the minimal scenario, and a run of it, to RUN/shrunk. Exit code 0 if
+    it is proved that nothing more can be removed, else 3. Ctrl-C ends the
+    search and keeps the smallest schedule found so far.
+
+    \b
+    onceproof shrink onceproof-runs/latest
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli.run import shrink_run
+
+        raise typer.Exit(shrink_run(directory, anomaly, executions, output))
+
+
+@commands.command(rich_help_panel=_UNDERSTAND)
+def picture(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
+) -> None:
+    """Draw which consumer had which message when.
+
+    Prints the picture as text, and writes picture.svg to the run directory.
+
+    \b
+    onceproof picture onceproof-runs/latest
+    """
+    output = Output(False)
+    with failing_well(output):
+        from onceproof.cli.run import draw_run
+
+        output.result(draw_run(directory))
+
+
+@commands.command(rich_help_panel=_MACHINE)
+def doctor(as_json: Json = False) -> None:
+    """List what is installed, what is missing, and how to fix it.
+
+    Exit code 4 if anything that a run needs is missing.
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli.show import examined
+
+        text, healthy = examined(as_json)
+        output.result(text)
+        raise typer.Exit(0 if healthy else 4)
+
+
+@commands.command(rich_help_panel=_MACHINE)
+def cleanup(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what a killed onceproof left behind.
+
+    Ends its processes and removes its files. Runs in progress are not touched.
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli.show import cleaned
+
+        output.result(cleaned(dry_run, as_json))
