@@ -55,7 +55,7 @@ def measured(name: str, times: int, runs: Path) -> Row:
     result = run(loaded, runs_dir=runs)
     found = result.verdict
     as_expected = found.outcome.value == expect.verdict and sorted(found.anomalies()) == sorted(expect.anomalies)
-    return Row(name, found, as_expected, replay(result.run_dir, times=times, tell=_tell))
+    return Row(name, found, as_expected, replay(result.run_dir, times=times, report=_tell))
 
 
 def _tell(line: str) -> None:

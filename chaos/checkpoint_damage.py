@@ -114,7 +114,7 @@ class CheckpointDamage:
             if b.query == seen.query and b.committed_at is not None and b.committed_at > self._struck_at
         ]
         failed, error = context.job.failed_since(self._struck_at), _SPARK_ERRORS.get(self._spec.what)
-        if failed is not None and not done and error is not None and context.job.said(error):
+        if failed is not None and not done and error is not None and context.job.log_contains(error):
             return f"the next driver failed (exit code {failed.code}) with Spark's error {error!r}"
         match self._spec.what:
             case "metadata":

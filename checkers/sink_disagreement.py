@@ -174,7 +174,7 @@ class SinkDisagreement(Checker):
 
 def _compared(case: Case) -> dict[str, OutputSpec]:
     """The outputs to compare: not those that must stay empty, nor dead letters, which hold what another output lacks."""
-    return {output: spec for output, spec in case.outputs.items() if not spec.is_aside}
+    return {output: spec for output, spec in case.outputs.items() if not spec.is_side_output}
 
 
 def _incomparable(case: Case) -> Iterator[Gap]:

@@ -87,7 +87,7 @@ class Unexplained(Checker):
             )
             why = why if spec.dead_letter_of is None else f"matching no missing row in {spec.dead_letter_of}"
             output, total = row["output"], row["total"]
-            summary = f"{times(total, 'row' if spec.is_aside else noun(case, output))} {why}"
+            summary = f"{times(total, 'row' if spec.is_side_output else noun(case, output))} {why}"
             yield Finding("unexplained", output, total, summary, **shown(partial(_witnesses, case, output)))
 
 

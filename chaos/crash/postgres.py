@@ -110,7 +110,7 @@ class PostgresCrash:
                 return False, ["the run ended before Postgres could be killed"]
             self._struck = True
             postgres.kill()
-        postgres.proxy.turn_away()
+        postgres.proxy.reject_clients()
         gone = not postgres.is_running()
         postgres.restart()
         after = _ask(context, _STARTED)

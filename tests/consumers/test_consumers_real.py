@@ -106,7 +106,7 @@ def test_the_twins_differ_only_in_the_queues() -> None:
 
 def test_a_replay_comes_to_the_same_and_leaves_no_files(run_once: RunOnce) -> None:
     run_dir = run_once(SHIPPED).run_dir
-    done = replay(run_dir, times=2, tell=print)
+    done = replay(run_dir, times=2, report=print)
     assert (done.times, done.same, done.verdicts, done.different) == (2, 2, {"violated": 2}, ())
     assert not (run_dir / "replays").exists()
 
@@ -118,12 +118,12 @@ def test_a_replay_with_another_outcome_is_reported_and_kept(
     document = json.loads((other / "run.json").read_text())
     document["scenario"]["chaos"] = []  # the history has a crash, the schedule none
     (other / "run.json").write_text(json.dumps(document))
-    done = replay(other, times=1, tell=print)
+    done = replay(other, times=1, report=print)
     assert (done.same, done.verdicts) == (0, {"held": 1})
     assert json.loads((Path(done.different[0]) / "verdict.json").read_text())["verdict"] == "held"
     monkeypatch.setattr(components, "ensure_amqp", lambda: {}["no broker to be had"])
     with pytest.raises(KeyError):
-        replay(other, times=1, tell=print)
+        replay(other, times=1, report=print)
     assert Path(done.different[0]).is_dir(), "a replay that never began must not remove what an earlier one kept"
 
 

@@ -33,14 +33,14 @@ def test_the_stored_scenario_of_a_run_is_the_one_that_was_run(tmp_path: Path, na
 def test_a_run_that_was_not_observed_to_its_end_is_refused(tmp_path: Path) -> None:
     run_dir = stored(tmp_path, secrets=[], error="the disk was full")
     with pytest.raises(HistoryError, match="no whole history to compare a replay with: the disk was full"):
-        replay(run_dir, times=1, tell=print)
+        replay(run_dir, times=1, report=print)
 
 
 def test_a_secret_that_is_not_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_TOKEN", raising=False)
     run_dir = stored(tmp_path, secrets=["MY_TOKEN"], observed=True)
     with pytest.raises(UsageError, match=r"secret 'MY_TOKEN'.*\n.*export MY_TOKEN=\.\.\."):
-        replay(run_dir, times=1, tell=print)
+        replay(run_dir, times=1, report=print)
 
 
 def test_a_picture_that_cannot_be_drawn_is_reported_in_one_line(tmp_path: Path) -> None:

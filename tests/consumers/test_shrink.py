@@ -158,7 +158,7 @@ def test_a_first_execution_that_fails_raises_its_error() -> None:
 
 def test_a_removal_that_shows_the_finding_without_faults_is_reported_as_another_cause() -> None:
     whole = schedule(2, crash("c1", 1), names=("c1",))
-    done = search(whole, lambda given: given != whole.calm()).run()
+    done = search(whole, lambda given: given != whole.without_faults()).run()
     assert done.best == whole and done.minimal
     without = {t.came_to for t in done.tried if t.without == "message 2"}
     assert without == {"reordered 1, but also without its faults: another cause"}
@@ -229,7 +229,7 @@ def test_messages_are_renumbered_wherever_they_are_named(shipped: Scenario) -> N
 
 def test_schedules_that_execute_the_same_are_executed_once(shipped: Scenario) -> None:
     whole = WholeConsumers(shipped)
-    first, second, slow = (whole.alike(ConsumerSchedule((message,), ("c1",), ())) for message in (1, 5, 4))
+    first, second, slow = (whole.execution_key(ConsumerSchedule((message,), ("c1",), ())) for message in (1, 5, 4))
     assert first == second != slow
 
 
@@ -358,7 +358,7 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(ShrinkHints, "of_run", lambda _run, whole, _hints: ShrinkHints(whole, [], [[3]]))
         monkeypatch.setattr(minimal_module.picture_files, "write", lambda _: None)
         monkeypatch.setattr(minimal_module._Executions, "_execute_into", once)
-        return minimal_module.shrink_run(tmp_path, anomaly=None, most=60, tell=lambda _: None)
+        return minimal_module.shrink_run(tmp_path, anomaly=None, most=60, report=lambda _: None)
 
     return shrink
 

@@ -23,7 +23,7 @@ RunOnce = Callable[[str | Path], Result]
 @pytest.mark.parametrize("scenario", [find("amqp-redelivery-reorders"), pytest.param(MANY, marks=pytest.mark.full)])
 def test_two_messages_two_consumers_and_one_crash_are_the_minimum(run_once: RunOnce, scenario: Path) -> None:
     run_dir = run_once(scenario).run_dir
-    done = shrink_run(run_dir, anomaly=None, most=60, tell=print)
+    done = shrink_run(run_dir, anomaly=None, most=60, report=print)
     assert done.anomalies == ("reordered",) and done.shrunk.best.size == (2, 2, 1)
     assert done.shrunk.minimal and done.confirmed and done.exit_code == 0 and done.shrunk.executions <= 60
     held_back = {f"message {m}" for m in done.shrunk.best.messages} | {f"consumer {c}" for c in done.shrunk.best.names}
@@ -36,12 +36,12 @@ def test_two_messages_two_consumers_and_one_crash_are_the_minimum(run_once: RunO
 
 
 def test_an_interrupted_search_leaves_its_best_schedule_and_a_run_of_it(run_once: RunOnce) -> None:
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         print(line)  # noqa: T201  # pytest shows it for a failure
         if line.startswith("4 of"):
             raise Interrupted("interrupted by SIGINT")
 
-    done = shrink_run(run_once("amqp-redelivery-reorders").run_dir, anomaly="reordered", most=60, tell=tell)
+    done = shrink_run(run_once("amqp-redelivery-reorders").run_dir, anomaly="reordered", most=60, report=report)
     assert done.exit_code == 130 and done.shrunk.interrupted and not done.shrunk.minimal
     assert done.shrunk.best.size == (2, 2, 1) and isinstance(done.shrunk.best, ConsumerSchedule)
     assert done.run_dir is not None and (done.run_dir / "picture.svg").exists()
@@ -50,6 +50,6 @@ def test_an_interrupted_search_leaves_its_best_schedule_and_a_run_of_it(run_once
 
 def test_a_run_without_the_finding_is_refused(run_once: RunOnce) -> None:
     with pytest.raises(UsageError, match=r"the run is held.*\n.*shrink a run that is violated"):
-        shrink_run(run_once("amqp-queue-per-consumer").run_dir, anomaly=None, most=60, tell=print)
+        shrink_run(run_once("amqp-queue-per-consumer").run_dir, anomaly=None, most=60, report=print)
     with pytest.raises(UsageError, match=r"shows no 'reorderd'.*reordered"):
-        shrink_run(run_once("amqp-redelivery-reorders").run_dir, anomaly="reorderd", most=60, tell=print)
+        shrink_run(run_once("amqp-redelivery-reorders").run_dir, anomaly="reorderd", most=60, report=print)

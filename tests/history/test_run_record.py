@@ -153,7 +153,9 @@ def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
     )
     directory.update(drained=True)
     read = RunRecord.read(directory.path)
-    assert read == directory.run and read.drained and read.job is not None and read.job.last_words().startswith("Boom")
+    assert (
+        read == directory.run and read.drained and read.job is not None and read.job.failure_text().startswith("Boom")
+    )
     stored = json.loads((directory.path / "run.json").read_text())
     assert stored == json.loads(json.dumps(read.to_json())) and "nudged" not in stored
 

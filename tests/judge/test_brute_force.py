@@ -59,7 +59,7 @@ def test_both_judges_find_the_same(make_run: Callable[[Path], Any], world: World
 def _applies(name: str, world: World, data: st.DataObject) -> bool:
     """Apply one damage if it fits this world; return whether it did."""
     try:
-        DAMAGES[name][1].plant(world, Drawn(data))
+        DAMAGES[name][1].apply(world, Drawn(data))
     except UnsatisfiedAssumption:
         return False
     return True

@@ -54,7 +54,7 @@ def test_a_checker_finds_planted_damages_and_nothing_else(
     anomaly, damage = DAMAGES[name]
     broken = data.draw(fit_for(damage))
     clean = deepcopy(broken)
-    named = damage.plant(broken, Drawn(data))
+    named = damage.apply(broken, Drawn(data))
     note(f"{damage.about}: {named}")
     planted = {output: sum(who.values()) for (of, output), who in named.items() if of == anomaly}
     assert planted, "the damage plants no anomaly of this checker"

@@ -62,7 +62,7 @@ def test_the_documented_damage_is_found_and_nothing_else(
         run = make_run(Path(folder) / "clean")
         store(world, run)
         assert judge(run.save()).findings == ()
-        named = damage.plant(world, Drawn(data))
+        named = damage.apply(world, Drawn(data))
         run = make_run(Path(folder) / "broken")
         store(world, run)
         findings = judge(run.save()).findings

@@ -158,7 +158,7 @@ def test_a_run_whose_driver_was_restarted_before_that_batch_did_not_drain() -> N
 def test_a_run_that_ends_early_notes_the_batch_that_was_due() -> None:
     ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=2.6)
     ended._stack = SimpleNamespace(kafka=SimpleNamespace(client_bootstrap="127.0.0.1:1"), postgres=None)
-    ended._job.last_words, ended._job.why_it_failed = (
+    ended._job.log_end, ended._job.why_it_failed = (
         lambda: "",
         lambda _addresses: Failure([], None, "logs/driver-0.log"),
     )

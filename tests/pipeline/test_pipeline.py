@@ -216,17 +216,17 @@ def test_a_replaced_driver_is_no_longer_supervised_and_is_killed_by_stop(
 
 def test_said_finds_words_in_the_jobs_output(supervise: Callable[..., Pipeline]) -> None:
     job = supervise("print('a temporary one')\nraise RuntimeError")
-    assert not job.said("a temporary one")
+    assert not job.log_contains("a temporary one")
     job.start()
     until("its end", lambda: job.died_before_fault)
-    assert job.said("a temporary one") and not job.said("a lasting one")
+    assert job.log_contains("a temporary one") and not job.log_contains("a lasting one")
 
 
 def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[..., Pipeline], hidden: None) -> None:
     job = supervise("print('noise')\nraise RuntimeError('the token is s3cret')")
     job.start()
     until("its end", lambda: job.died_before_fault)
-    words = job.last_words()
+    words = job.log_end()
     assert words.startswith("Traceback (most recent call last)")
     assert "the token is ***" in words and "s3cret" not in words
 

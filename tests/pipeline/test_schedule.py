@@ -67,7 +67,7 @@ def test_the_search_ends_with_the_needed_fault_and_chunks(shipped: Scenario, who
         return Executed(frozenset(["duplicate"] if shows else []), "duplicate 1" if shows else "held")
 
     wanted = frozenset(["duplicate"])
-    search = Shrink(whole, wanted, wanted, execute, 60, alike=WholeJob(shipped).alike)
+    search = Shrink(whole, wanted, wanted, execute, 60, execution_key=WholeJob(shipped).execution_key)
     shrunk = search.run(hinted_schedules(whole, [{5}]))
     assert shrunk.best == BatchSchedule(6, (needed,)) and shrunk.minimal and shrunk.executions <= 4
     assert [tried.without for tried in shrunk.tried] == [

@@ -27,7 +27,7 @@ class Quiet:
 
     def event(self, event: Event) -> None: ...
 
-    def says(self, line: str) -> None:
+    def print(self, line: str) -> None:
         self.lines.append(line)
 
 

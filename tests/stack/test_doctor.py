@@ -19,8 +19,8 @@ def test_a_missing_java_is_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) 
     java = checked("Java")
     assert not java.ok
     assert "/nowhere" in java.found
-    assert java.mend is not None
-    assert "17 or 21" in java.mend
+    assert java.fix is not None
+    assert "17 or 21" in java.fix
 
 
 def test_components_not_fetched_yet_are_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +36,8 @@ def test_too_few_free_ports_are_reported_with_a_fix(monkeypatch: pytest.MonkeyPa
     ports = checked("ports")
     assert not ports.ok
     assert "21000-21003" in ports.found
-    assert ports.mend is not None
-    assert "ONCEPROOF_PORTS" in ports.mend
+    assert ports.fix is not None
+    assert "ONCEPROOF_PORTS" in ports.fix
 
 
 def test_too_little_memory_is_reported_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:

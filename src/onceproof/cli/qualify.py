@@ -60,10 +60,10 @@ def _qualify(
         assert scenario is not None
         directory, progress = session.begin(find(scenario), runs_dir=runs_dir, seed=seed)
     stderr = Output(as_json=True).console()
-    with ProgressOnConsole(stderr, progress.scenario, budget_s) as teller:
+    with ProgressOnConsole(stderr, progress.scenario, budget_s) as progress_line:
         if progress.replaced:
-            teller.says(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
-        result = session.Session(directory, progress, budget_s=budget_s, listener=teller).work()
+            progress_line.print(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
+        result = session.Session(directory, progress, budget_s=budget_s, listener=progress_line).work()
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color
     output.say(

@@ -82,7 +82,7 @@ def replay_run(run: Path, times: int, output: Output) -> int:
     from onceproof.explore.replay import as_text, replay
 
     with interruptible():
-        done = replay(run.resolve(), times=times, tell=output.say)
+        done = replay(run.resolve(), times=times, report=output.say)
     output.say(as_text(done))
     if output.as_json:
         output.result(json.dumps(done.to_json()))
@@ -95,7 +95,7 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int
     from onceproof.explore import minimal
 
     with interruptible():
-        done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, tell=output.say)
+        done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, report=output.say)
     output.say(done.as_text())
     if output.as_json:
         output.result(json.dumps(done.to_json()))
@@ -116,7 +116,7 @@ def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: O
         return _failed(scenario, error)
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
-    if kind_of(scenario).drawn:
+    if kind_of(scenario).has_picture:
         output.say(f"{_picture(scenario, outcome.run_dir)}\n")
     return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
 

@@ -164,8 +164,8 @@ def examined(as_json: bool) -> tuple[str, bool]:
     lines = []
     for check in checks:
         lines.append(f"{'ok     ' if check.ok else 'MISSING'}  {check.name}: {check.found}")
-        if check.mend and not check.ok:
-            lines.append(f"         fix: {check.mend}")
+        if check.fix and not check.ok:
+            lines.append(f"         fix: {check.fix}")
     lines.append("ready to run" if healthy else "not ready: fix what is MISSING above")
     return "\n".join(lines), healthy
 

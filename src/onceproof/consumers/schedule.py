@@ -44,7 +44,7 @@ class ConsumerSchedule:
     def __str__(self) -> str:
         return ", ".join(map(times, self.size, ("message", "consumer", "fault")))
 
-    def calm(self) -> ConsumerSchedule:
+    def without_faults(self) -> ConsumerSchedule:
         """The same schedule without its faults."""
         return replace(self, faults=())
 
@@ -132,7 +132,7 @@ class WholeConsumers:
         faults = tuple(self.scenario.faults(ConsumerFaultSpec))
         return ConsumerSchedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), faults)
 
-    def alike(self, schedule: ConsumerSchedule) -> Hashable:
+    def execution_key(self, schedule: ConsumerSchedule) -> Hashable:
         """The same value for schedules that differ only in message numbers, on which nothing depends."""
         if self.scenario.input[0].dataset != "messages":
             return schedule  # a user's own consumer may act on what is in a record

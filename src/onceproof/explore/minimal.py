@@ -95,7 +95,7 @@ class Minimal:
         return "\n".join(lines)
 
 
-def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Say) -> Minimal:
+def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, report: Say) -> Minimal:
     """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
 
     The result must show all anomalies of the run, or only ``anomaly``. Raises `UsageError` for a run without any, and as `replay` does.
@@ -103,10 +103,10 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Say) -> M
     """
     scenario = replayable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        return _shrink(run_dir, scenario, anomaly, most, tell)
+        return _shrink(run_dir, scenario, anomaly, most, report)
 
 
-def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, tell: Say) -> Minimal:
+def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, report: Say) -> Minimal:
     began = time.monotonic()
     verdict = judge(run_dir)
     known = frozenset(verdict.anomalies())
@@ -118,9 +118,11 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
     folder = run_dir / FOLDER
     with shared_services(scenario, run_dir / "logs" / "shrink") as (start, _):
         run_files.remove(folder)
-        executions = _Executions(whole, here, start, folder, most, tell)
+        executions = _Executions(whole, here, start, folder, most, report)
         # One execution is reserved for the run of the resulting file.
-        search = Shrink(whole.schedule, wanted, known, executions.execute, most - 1, executions.keep, whole.alike)
+        search = Shrink(
+            whole.schedule, wanted, known, executions.execute, most - 1, executions.keep, whole.execution_key
+        )
         run, confirmed, unconfirmed = None, False, ""
         try:
             shrunk = search.run(hinted)
@@ -171,13 +173,13 @@ def _shrink_hints(verdict: Verdict, wanted: frozenset[str]) -> list[list[ShrinkH
 class _Executions:
     """Executes schedules, each in a folder of its own, and remembers the folder of the best."""
 
-    def __init__(self, whole: Whole, here: Path, start: Start | None, folder: Path, most: int, tell: Say) -> None:
+    def __init__(self, whole: Whole, here: Path, start: Start | None, folder: Path, most: int, report: Say) -> None:
         self._whole = whole
         self._here = here
         self._start = start
         self._folder = folder
         self._most = most
-        self._tell = tell
+        self._report = report
         self._number = 0
         self._directories: dict[Hashable, Path] = {}
         self._best: Path | None = None
@@ -190,12 +192,12 @@ class _Executions:
         self._execute_into(scenario, directory, self._here)
         verdict = judge(directory)
         summary = _one_line(verdict)
-        self._tell(f"{self._number} of at most {self._most}: {schedule}: {summary}")
-        self._directories[self._whole.alike(schedule)] = directory
+        self._report(f"{self._number} of at most {self._most}: {schedule}: {summary}")
+        self._directories[self._whole.execution_key(schedule)] = directory
         return Executed(frozenset(verdict.anomalies()), summary)
 
     def keep(self, schedule: Schedule) -> None:
-        self._best = self._directories[self._whole.alike(schedule)]
+        self._best = self._directories[self._whole.execution_key(schedule)]
 
     def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
         """Run the scenario file as it was written; return its run directory, and whether it shows the same anomalies."""
@@ -203,7 +205,7 @@ class _Executions:
         self._execute_into(load(path), directory, path.parent)
         verdict = check(directory)
         self._draw(directory)
-        self._tell(f"{self._number} of at most {self._most}: {path.name}: {_one_line(verdict)}")
+        self._report(f"{self._number} of at most {self._most}: {path.name}: {_one_line(verdict)}")
         return directory, wanted <= verdict.anomalies().keys() <= known
 
     @property
@@ -222,7 +224,7 @@ class _Executions:
         return directory
 
     def _draw(self, directory: Path) -> None:
-        if kind_of(self._whole.scenario).drawn:
+        if kind_of(self._whole.scenario).has_picture:
             picture_files.write(directory)
 
     def clear(self) -> None:

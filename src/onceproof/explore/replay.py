@@ -101,14 +101,14 @@ def replayable(run_dir: Path) -> Scenario:
     return scenario
 
 
-def replay(run_dir: Path, *, times: int, tell: Say) -> Replay:
+def replay(run_dir: Path, *, times: int, report: Say) -> Replay:
     """Execute the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
     scenario = replayable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        return _replay(run_dir, scenario, times, tell)
+        return _replay(run_dir, scenario, times, report)
 
 
-def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
+def _replay(run_dir: Path, scenario: Scenario, times: int, report: Say) -> Replay:
     wanted = _result(run_dir, scenario, judge(run_dir))
     here = folder_of_scenario(run_dir)
     folder = run_dir / "replays"
@@ -136,7 +136,7 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
                 write_verdict(directory.path, verdict)
                 different.append(str(directory.path))
             comparison = "the same" if result == wanted else f"NOT the same: {directory.path}"
-            tell(f"replay {number} of {times}: {verdict.outcome.value}, {comparison} ({seconds[-1]:.1f} s)")
+            report(f"replay {number} of {times}: {verdict.outcome.value}, {comparison} ({seconds[-1]:.1f} s)")
     if not different:
         shutil.rmtree(folder, ignore_errors=True)
     same = times - len(different)

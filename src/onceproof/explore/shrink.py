@@ -74,7 +74,7 @@ class Shrink:
     most: int
     keep: Callable[[Schedule], None] = lambda _: None
     """Called with each smaller schedule that shows the anomalies."""
-    alike: Callable[[Schedule], Hashable] = lambda schedule: schedule
+    execution_key: Callable[[Schedule], Hashable] = lambda schedule: schedule
     """Gives equal values for schedules that run in the same way: only one of them is executed."""
     executions: int = 0
     _results: dict[Hashable, Executed | None] = field(default_factory=dict)
@@ -108,9 +108,9 @@ class Shrink:
 
     def _try_hints(self, first: Sequence[Schedule] | Iterator[Schedule]) -> None:
         if self.whole.faults:
-            self._needs_fault = not self._shows(self.whole.calm())
+            self._needs_fault = not self._shows(self.whole.without_faults())
             if not self._needs_fault:
-                self._set_best(self.whole.calm())
+                self._set_best(self.whole.without_faults())
         if self._needs_fault and any(self._accept(schedule) for schedule in first):
             return
         if len(self.best.parts) > _MANY:
@@ -154,7 +154,7 @@ class Shrink:
         """Whether the schedule shows the anomalies, because of its faults if faults are needed. If so, it becomes the best."""
         if not self._shows(schedule):
             return False
-        if self._needs_fault and (not schedule.faults or self._shows(schedule.calm())):
+        if self._needs_fault and (not schedule.faults or self._shows(schedule.without_faults())):
             return False
         self._set_best(schedule)
         return True
@@ -164,7 +164,7 @@ class Shrink:
         self.keep(schedule)
 
     def _shows(self, schedule: Schedule) -> bool:
-        key = self.alike(schedule)
+        key = self.execution_key(schedule)
         if key not in self._results:
             if self.executions >= self.most:
                 raise _Spent
@@ -178,17 +178,17 @@ class Shrink:
             Try(removal.without, schedule, self._describe_result(schedule))
             for removal in self.best.smaller()
             for schedule in removal.ways
-            if self.alike(schedule) in self._results
-            and (not self._known_to_show(schedule) or self._known_to_show(schedule.calm()))
+            if self.execution_key(schedule) in self._results
+            and (not self._known_to_show(schedule) or self._known_to_show(schedule.without_faults()))
         )
 
     def _known_to_show(self, schedule: Schedule) -> bool:
-        result = self._results.get(self.alike(schedule))
+        result = self._results.get(self.execution_key(schedule))
         return result is not None and self.wanted <= result.anomalies <= self.known
 
     def _describe_result(self, schedule: Schedule) -> str:
         """Return the result of a schedule that was tried and rejected."""
-        result = self._results[self.alike(schedule)]
+        result = self._results[self.execution_key(schedule)]
         if result is None:
             return "not a valid scenario: the other parts need it"
         if self._known_to_show(schedule):

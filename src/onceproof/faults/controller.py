@@ -106,10 +106,10 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
             taken: set[str] = set()
             for armed in self.armed:
                 acts = not reads_frames([armed.spec])
-                if not (acts and struck_by(armed.spec) in taken) and self._waits_for(armed, seen):
+                if not (acts and struck_target(armed.spec) in taken) and self._waits_for(armed, seen):
                     ready.append(armed)
-                    taken |= {struck_by(armed.spec)} if acts else set()
-            ready.sort(key=lambda armed: struck_by(armed.spec) == "driver" and not reads_frames([armed.spec]))
+                    taken |= {struck_target(armed.spec)} if acts else set()
+            ready.sort(key=lambda armed: struck_target(armed.spec) == "driver" and not reads_frames([armed.spec]))
             for armed in ready:
                 armed.fired_at = self._timeline.now()
         # A parked sink resumes once all faults have struck and one of them has released it or is settled.
@@ -233,6 +233,6 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         return "fired, but the run ended before the hit was proven"
 
 
-def struck_by(spec: FaultSpec) -> str:
+def struck_target(spec: FaultSpec) -> str:
     """The target that a fault acts on when it strikes: damage to a checkpoint first kills the driver."""
     return "driver" if spec.target == "checkpoint" else spec.target

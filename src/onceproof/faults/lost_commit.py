@@ -196,7 +196,7 @@ class CutCommit:
         opened = self._open
         assert opened is not None
         who = f"transactional.id {seen.facts.get('transactional_id')}"
-        if not opened.anything_open:
+        if not opened.has_open_records:
             return False, f"no transaction was open on topic {seen.facts['topic']} when {who} was parked"
         if self.stream == "upstream":
             return True, f"{who}: the transaction on {opened.describe()} stayed open, because its EndTxn never arrived"

@@ -57,7 +57,7 @@ class Unavailable(Refusal):
     """The server is healthy but unreachable: new connections are reset, and existing ones when they are next used."""
 
     def begin(self, context: FaultContext) -> str:
-        postgres_of(context).proxy.turn_away()
+        postgres_of(context).proxy.reject_clients()
         return "Postgres was made unreachable: new connections were reset at once, existing ones on their next use"
 
     def end(self, context: FaultContext) -> None:
@@ -75,7 +75,7 @@ class Stopped(Unavailable):
         postgres = postgres_of(context)
         postgres.stop()
         # Otherwise the proxies would accept a client's connection and then drop it, which a stopped server never does.
-        postgres.proxy.turn_away()
+        postgres.proxy.reject_clients()
         return "Postgres was shut down (fast shutdown, as by an administrator)"
 
     def end(self, context: FaultContext) -> None:

@@ -10,7 +10,7 @@ _NAME_ONE = "name the directory of a run, as printed by `onceproof run`"
 _SAMPLE = 200
 
 
-def what_it_is(path: Path) -> tuple[str, str]:
+def describe_path(path: Path) -> tuple[str, str]:
     """What is at ``path``, and a hint. Looks at names only, and opens no file."""
     try:
         if not path.is_dir():

@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError, PydanticUseDefault
 
 from onceproof.base.errors import HistoryError, NotARun
 from onceproof.history import run_files
-from onceproof.history.not_a_run import what_it_is
+from onceproof.history.not_a_run import describe_path
 from onceproof.scenario.model import ConsumersSpec, Scenario, kind_of_pipeline
 
 FILE = "run.json"
@@ -188,7 +188,7 @@ class JobRecord(Part):
     failure: Annotated[FailureRecord | None, _object_or_null] = Field(None, description="why it failed")
     log_tail: TextOrNull = Field(None, description="the last lines of its log")
 
-    def last_words(self) -> str:
+    def failure_text(self) -> str:
         """Why the job failed: the cause, where its log is, and a hint if there is one."""
         failure = self.failure
         if failure is None:  # a run stored by an earlier version, or a run of consumers
@@ -340,7 +340,7 @@ class RunRecord(Part):
         """
         path = run_dir / FILE
         if not path.is_symlink() and not path.exists():
-            what, hint = what_it_is(run_dir)
+            what, hint = describe_path(run_dir)
             raise NotARun(f"{run_dir} is not a run: {what}", hint=hint)
         run_files.refuse_links(run_dir)
         try:

@@ -74,7 +74,7 @@ _EXPECT_DEAD_LETTERS = """
 def add_expectations(case: Case) -> None:
     """Note which columns are read of the outputs that the oracle does not describe."""
     for output, spec in case.scenario.outputs.items():
-        if spec.is_aside and (columns := _columns(case, output, spec)) is not None:
+        if spec.is_side_output and (columns := _columns(case, output, spec)) is not None:
             case.expectations[output] = OutputExpectation(columns, whole=False, has_cause=False, has_key=False)
 
 

@@ -231,7 +231,7 @@ class _Evidence:
     def _doubts(self, faults: list[FaultReport]) -> list[str]:
         """Why this run cannot be held, the most important reason first."""
         case, run = self.case, self.case.run
-        log = self.job.last_words()
+        log = self.job.failure_text()
         if self.died_early:
             return [f"the job died before any fault, so the job itself is broken:\n{log or 'it logged nothing'}"]
         from_log = f"; from the job's log:\n{log}" if log else ""
@@ -309,7 +309,7 @@ def _emptiness(case: Case) -> list[str]:
         return ["the input topics hold no committed record"]
     doubts = []
     for output in case.expectations:
-        if case.scenario.outputs[output].is_aside:
+        if case.scenario.outputs[output].is_side_output:
             continue
         if not case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output}):
             dead_in = [n for n, s in case.outputs.items() if s.dead_letter_of == output and f"dead.{n}" in case.notes]

@@ -49,7 +49,7 @@ class Command:
 
     fault_label: ClassVar[str] = ""
     micro_batches: ClassVar[bool] = True
-    drawn: ClassVar[bool] = False
+    has_picture: ClassVar[bool] = False
     runs_oracle_code: ClassVar[bool] = True
     repeats_exactly: ClassVar[bool] = False
     shares_services: ClassVar[bool] = False

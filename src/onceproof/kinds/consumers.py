@@ -38,7 +38,7 @@ class Consumers:
 
     fault_label: ClassVar[str] = " (consumer)"
     micro_batches: ClassVar[bool] = False
-    drawn: ClassVar[bool] = True
+    has_picture: ClassVar[bool] = True
     runs_oracle_code: ClassVar[bool] = False
     repeats_exactly: ClassVar[bool] = True
     shares_services: ClassVar[bool] = True

@@ -63,7 +63,7 @@ class PipelineKind(Protocol):
     """What a listing appends to the names of its faults."""
     micro_batches: ClassVar[bool]
     """Whether it runs Spark's micro-batches: fed in chunks, with a checkpoint, and points where `qualify` can place faults."""
-    drawn: ClassVar[bool]
+    has_picture: ClassVar[bool]
     """Whether its timeline says which consumer had which message when, so that a picture can be drawn."""
     runs_oracle_code: ClassVar[bool]
     """Whether oracles that run code can be used with it."""

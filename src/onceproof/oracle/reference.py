@@ -96,7 +96,7 @@ class ReferenceOracle:
         directory = runner.observe(calm, runner.directory.path / "reference" / str(chunks))
         run = directory.run
         if not run.drained:
-            words = f"\n{last}" if run.job is not None and (last := run.job.last_words()) else ""
+            words = f"\n{last}" if run.job is not None and (last := run.job.failure_text()) else ""
             why = run.drain_note or "no reason was recorded"
             raise precomputed.OracleFailed(
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"

@@ -129,7 +129,7 @@ class FeedLoop:
             cap = self._scenario.limits.deadline_s
             self._note = f"the job did not reach the end of its input within limits.deadline_s ({cap:.0f} s): {late}"
             self._record_failure()
-        self._log_tail = self._job.last_words(_TAIL_LINES)
+        self._log_tail = self._job.log_end(_TAIL_LINES)
 
     def summary(self) -> dict[str, Any]:
         """The fields of ``run.json`` about the feed and the job."""
@@ -157,7 +157,7 @@ class FeedLoop:
     def _record_failure(self) -> None:
         """The run ended early: keep the end of the job's log, the cause of its failure, and its open watermarks."""
         self._note_open_watermarks()
-        self._traceback = self._job.last_words()
+        self._traceback = self._job.log_end()
         postgres = self._stack.postgres
         addresses = [self._stack.kafka.client_bootstrap, postgres.client_uri if postgres is not None else ""]
         self._failure = self._job.why_it_failed(addresses)
@@ -284,7 +284,7 @@ class FeedLoop:
         if now - self._healthy_at > _HEALTH_EVERY_S:
             self._stack.check_health()
             self._healthy_at = now
-            if self._temporary_at is None and self._job.said(_TEMPORARY):
+            if self._temporary_at is None and self._job.log_contains(_TEMPORARY):
                 self._temporary_at = now
             without = self._temporary_at is not None and now - self._temporary_at > _FOLLOWS_S
             if without and not self._watcher.has_started() and not self._watcher.missing_queries():

@@ -24,7 +24,7 @@ class BatchSchedule:
     def only(self, parts: Sequence[int]) -> BatchSchedule:
         return self
 
-    def calm(self) -> BatchSchedule:
+    def without_faults(self) -> BatchSchedule:
         return replace(self, faults=())
 
     def sizes(self) -> dict[str, int]:
@@ -55,7 +55,7 @@ class WholeJob:
         inputs = [self._fewer(spec, schedule.chunks) for spec in self.scenario.input]
         return self.scenario.model_copy(update={"input": inputs, "chaos": list(schedule.faults)})
 
-    def alike(self, schedule: BatchSchedule) -> Hashable:
+    def execution_key(self, schedule: BatchSchedule) -> Hashable:
         return schedule.chunks, tuple(fault.model_dump_json() for fault in schedule.faults)
 
     def _fewer(self, spec: InputSpec, chunks: int) -> InputSpec:

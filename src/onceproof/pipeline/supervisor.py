@@ -18,7 +18,7 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.pipeline.last_words import causes, foreign_address
+from onceproof.pipeline.failure import causes, foreign_address
 from onceproof.stack.processes import procfs
 from onceproof.stack.processes.owner import Owner, Service
 
@@ -247,12 +247,12 @@ class Pipeline:
         """The first exit with an error after ``at`` (seconds of the run's clock) that the harness did not cause by a kill."""
         return next((e for e in list(self.exits) if e.at >= at and e.code != 0 and not e.killed), None)
 
-    def said(self, words: str) -> bool:
+    def log_contains(self, words: str) -> bool:
         """Whether the last 400 lines of the current driver's output contain these words."""
         with self._lock:
             return self._service is not None and words in self._service.log_tail(400)
 
-    def last_words(self, lines: int = 40) -> str:
+    def log_end(self, lines: int = 40) -> str:
         """The end of the job's output, or its traceback if there is one, with the values of secrets masked."""
         with self._lock:
             text = self._service.log_tail(400) if self._service is not None else ""

@@ -56,7 +56,7 @@ class ProgressOnConsole:
             if event.kind in _SHOWN and (line := describe(event)) is not None:
                 self._print(line, "")
 
-    def says(self, line: str) -> None:
+    def print(self, line: str) -> None:
         with self._lock:
             self._print(line, "")
 

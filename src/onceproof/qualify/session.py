@@ -65,7 +65,7 @@ class ProgressListener(Protocol):
 
     def event(self, event: Event) -> None: ...
 
-    def says(self, line: str) -> None: ...
+    def print(self, line: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Session:
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
         gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""
-        self._listener.says(f"{_describe_job(job)}; {reachable} cells of the matrix can be reached{gaps}")
+        self._listener.print(f"{_describe_job(job)}; {reachable} cells of the matrix can be reached{gaps}")
         while (chosen := self._next_step()) is not None:
             self._run_step(chosen)
         left = any(cell.state is State.PENDING for cell in self._progress.cells)
@@ -264,7 +264,7 @@ class Session:
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED or cell.state is State.PENDING:
                 self._write_cell(cell)
-            self._listener.says(_describe_cell(cell))
+            self._listener.print(_describe_cell(cell))
         pace, fault_s = self._pace(), dict(self._progress.fault_s)
         cell_s = round(max(took - pace.base_s, 1.0) / len(changed) * _MARGIN, 1)
         if cut_off:  # learn nothing from this run: the cells of the next budget would seem not to fit
@@ -308,7 +308,7 @@ class Session:
     def _handle_failure(self, chosen: Step, failure: OnceproofError, number: int) -> None:
         """Handle a run that the harness could not finish: its cells get another run, unless it is the second one in a row."""
         self._failed_cells.append(chosen.cells)
-        self._listener.says(f"the run failed: {failure.message.splitlines()[0]}")
+        self._listener.print(f"the run failed: {failure.message.splitlines()[0]}")
         logs = f" (logs: {failure.run_dir / 'logs'})" if failure.run_dir is not None else ""
         why = f"the harness could not finish its run: {failure.message.splitlines()[0]}{logs}"
         again = [

@@ -417,13 +417,13 @@ class Scenario(Model):
     def claim_of(self, output: str) -> Claim:
         """The claim that ``output`` must meet: its own, or the scenario's. An input topic with a finding has the scenario's too."""
         spec = self.outputs.get(output)
-        if spec is not None and spec.claim is None and spec.is_aside:
+        if spec is not None and spec.claim is None and spec.is_side_output:
             return Claim()  # it must hold nothing that does not belong there
         return (spec and spec.claim) or self.claim
 
     def asked(self) -> dict[str, OutputSpec]:
         """The outputs whose rows the oracle expects."""
-        return {name: spec for name, spec in self.outputs.items() if not spec.is_aside}
+        return {name: spec for name, spec in self.outputs.items() if not spec.is_side_output}
 
 
 def consumers_of(scenario: Scenario) -> ConsumersSpec:

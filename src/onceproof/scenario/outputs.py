@@ -111,7 +111,7 @@ class OutputSpec(Model):
         return self.topic is None
 
     @property
-    def is_aside(self) -> bool:
+    def is_side_output(self) -> bool:
         """Whether the oracle does not describe it: it must stay empty, or holds dead letters."""
         return self.expected == "empty" or self.dead_letter_of is not None
 

@@ -30,7 +30,7 @@ class Schedule(Protocol):
     def only(self, parts: Sequence[int]) -> Self:
         """The schedule with these parts, and with the faults that need no other part."""
 
-    def calm(self) -> Self:
+    def without_faults(self) -> Self:
         """The schedule without its faults."""
 
     def smaller(self) -> Iterator[Removal[Self]]:
@@ -73,5 +73,5 @@ class Whole(Protocol):
     def of(self, schedule: Any, records_file: Path) -> Scenario:
         """The scenario with that schedule. Records that its data set cannot produce are written to ``records_file``."""
 
-    def alike(self, schedule: Any) -> Hashable:
+    def execution_key(self, schedule: Any) -> Hashable:
         """A key that is equal for two schedules if executing one of them is enough."""

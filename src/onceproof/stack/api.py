@@ -44,7 +44,7 @@ class Proxy(Protocol):
     def cut(self) -> None:
         """Close every connection and refuse new ones."""
 
-    def turn_away(self) -> None:
+    def reject_clients(self) -> None:
         """Like `cut`, but a protocol proxy resets only new connections and those in use, and records each reset."""
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:

@@ -36,12 +36,12 @@ _PYSPARK = "4.2.0"
 
 @dataclass(frozen=True)
 class Check:
-    """One thing examined. ``mend`` says how to fix it; None if there is nothing to fix."""
+    """One thing examined. ``fix`` says how to fix it; None if there is nothing to fix."""
 
     name: str
     ok: bool
     found: str
-    mend: str | None = None
+    fix: str | None = None
 
 
 def examine() -> list[Check]:
@@ -123,9 +123,9 @@ def _user_namespace() -> Check:
 
 def _cache() -> Check:
     folder = components.cache_folder()
-    mend = "set ONCEPROOF_CACHE to a folder that you can write to"
+    fix = "set ONCEPROOF_CACHE to a folder that you can write to"
     writable = os.access(_nearest_existing(folder), os.W_OK | os.X_OK)
-    return Check("cache folder", writable, f"{folder}{'' if writable else ' is not writable'}", mend)
+    return Check("cache folder", writable, f"{folder}{'' if writable else ' is not writable'}", fix)
 
 
 def _components() -> list[Check]:
@@ -136,8 +136,8 @@ def _components() -> list[Check]:
             "missing": f"{part.version} will be fetched by the first run that needs it",
             "damaged": part.problem or "damaged",
         }[part.state]
-        mend = f"delete {part.folder} and run again" if part.state == "damaged" else None
-        checks.append(Check(part.name, part.state != "damaged", found, mend))
+        fix = f"delete {part.folder} and run again" if part.state == "damaged" else None
+        checks.append(Check(part.name, part.state != "damaged", found, fix))
     return checks
 
 
@@ -146,14 +146,14 @@ def _inotify() -> Check:
     found = ", ".join(
         f"{name} {(limits / name).read_text().strip()}" for name in ("max_user_watches", "max_user_instances")
     )
-    mend = "raise the limits: sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536"
+    fix = "raise the limits: sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536"
     try:
         # The limits count the watches of all programs of this user, so only an attempt shows whether one more is possible.
         with inotify_simple.INotify() as watcher, tempfile.TemporaryDirectory() as folder:
             watcher.add_watch(folder, inotify_simple.flags.CREATE)
     except OSError as refused:
-        return Check("inotify", False, f"{refused.strerror} ({found})", mend)
-    return Check("inotify", True, found, mend)
+        return Check("inotify", False, f"{refused.strerror} ({found})", fix)
+    return Check("inotify", True, found, fix)
 
 
 def _memory() -> Check:

@@ -89,7 +89,7 @@ def test_rejected_connections_are_reported_and_an_idle_connection_stays_open(pos
         for client in (used, idle):
             client.sendall(wire.startup())
             assert receive(client, len(wire.startup())) == wire.startup()
-        postgres.proxy.turn_away()
+        postgres.proxy.reject_clients()
         with pytest.raises(ConnectionResetError), postgres.connect() as fresh:
             receive(fresh, 1)
         used.sendall(query("SELECT 1"))

@@ -26,7 +26,7 @@ from .world import DAMAGES, Drawn, fit_for, histories, store
 def test_the_judge_names_a_damage(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
     anomaly, damage = DAMAGES[name]
     world = data.draw(fit_for(damage))
-    named = damage.plant(world, Drawn(data))
+    named = damage.apply(world, Drawn(data))
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))
         store(world, run)

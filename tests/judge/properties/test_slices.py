@@ -25,7 +25,7 @@ from .world import DAMAGES, Drawn, fit_for, histories, store
 def test_a_slice_shows_a_damage(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
     anomaly, damage = DAMAGES[name]
     world = data.draw(fit_for(damage))
-    damage.plant(world, Drawn(data))
+    damage.apply(world, Drawn(data))
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder) / "run")
         store(world, run)

@@ -40,7 +40,7 @@ class FrameProxy:
         self.board = board
         self._emit = emit
         self.rejecting = False
-        """Whether connections are reset when they are made or used, see `turn_away`."""
+        """Whether connections are reset when they are made or used, see `reject_clients`."""
         self.refusals: list[str] = []
         """Why connections were refused; each sentence names the setting to change."""
         self.loop = loop
@@ -76,7 +76,7 @@ class FrameProxy:
         """Reset all open connections and return how many there were. Clients may connect again."""
         return self.loop.call(self._reset())
 
-    def turn_away(self) -> None:
+    def reject_clients(self) -> None:
         """Reset new connections, and existing ones on their next read or write, until `open`. Idle connections stay open."""
         self.rejecting = True
 

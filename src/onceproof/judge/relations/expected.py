@@ -35,7 +35,7 @@ def create(case: Case) -> None:
         case.expectations[output] = _take(case, "judge.expected", inputs, output, rows)
     for output, spec in case.scenario.outputs.items():
         # The scenario was checked before the run, but its run directory may have been edited, or written by another program.
-        if output not in case.expectations and not spec.is_aside:
+        if output not in case.expectations and not spec.is_side_output:
             raise UsageError(
                 f"the oracle in {case.history.run_dir / 'run.json'} does not describe output {output!r}; "
                 f"it describes {', '.join(case.expectations) or 'no output'}",

@@ -37,7 +37,7 @@ class Choices(Protocol):
 class Damage:
     """A way to break a world, and what must then be found."""
 
-    plant: Callable[[World, Choices], Named]
+    apply: Callable[[World, Choices], Named]
     """The function that changes the world. Its name is the damage's name."""
     about: str
     """What is broken, for ``docs/implications.md``."""
@@ -50,4 +50,4 @@ class Damage:
 
     @property
     def name(self) -> str:
-        return self.plant.__name__.replace("_", "-")
+        return self.apply.__name__.replace("_", "-")

@@ -16,7 +16,7 @@ from onceproof.base.paths import exists, is_folder
 from onceproof.base.registry import suggest
 from onceproof.data import datasets, open_dataset
 from onceproof.faults.contract import SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
-from onceproof.faults.controller import struck_by
+from onceproof.faults.controller import struck_target
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.judge.checker import checkers
@@ -171,7 +171,7 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
     if spec.fault == other.fault and isinstance(kind, TakesTurns):
         return f", and {kind.takes_turns()}"
     frames = [reads_frames([one]) for one in (spec, other)]
-    if struck_by(spec) != struck_by(other) or frames == [True, False] or frames == [False, True]:
+    if struck_target(spec) != struck_target(other) or frames == [True, False] or frames == [False, True]:
         return None
     if all(frames):
         wanted = [(one.at.point, getattr(one, "frame", None)) for one in (spec, other)]

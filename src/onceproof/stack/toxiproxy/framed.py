@@ -107,9 +107,9 @@ class FramedProxy:
         self.behind.cut()
         self.frames.cut()
 
-    def turn_away(self) -> None:
+    def reject_clients(self) -> None:
         """Record and reset new connections, and existing ones on their next read or write, until `heal`."""
-        self.frames.turn_away()
+        self.frames.reject_clients()
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         self.behind.add_toxic(kind, stream, **attributes)

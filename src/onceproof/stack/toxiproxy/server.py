@@ -152,7 +152,7 @@ class ToxiproxyProxy:
             self._enabled = False
             self._change("cut", "post", "", {"enabled": False})
 
-    def turn_away(self) -> None:
+    def reject_clients(self) -> None:
         """The same as `cut`, because no protocol proxy is in front of it."""
         self.cut()
 

@@ -28,7 +28,7 @@ class OpenTransaction:
         """Partition -> (last stable offset, high watermark), for partitions with open records."""
 
     @property
-    def anything_open(self) -> bool:
+    def has_open_records(self) -> bool:
         return bool(self._open)
 
     def ended(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceproof.pipeline.last_words import causes, foreign_address
+from onceproof.pipeline.failure import causes, foreign_address
 
 JDBC = """\
 26/11/22 13:55:13 WARN NativeCodeLoader: Unable to load native-hadoop library
