@@ -48,6 +48,18 @@ def test_the_strongest_delivery_that_nothing_breaks(
     assert told.others == {"liveness": "recovers"}
 
 
+def test_a_copy_of_unknown_cause_is_a_doubt_and_breaks_at_least_once_only_if_nothing_may_have_caused_it(
+    upsert: Scenario,
+) -> None:
+    unknown = found("duplicate", source="unknown", unsettled="the batch in which they were written is not known")
+    result = strongest([run(), run(unknown)], upsert)
+    assert result.delivery is None
+    assert result.broken == {"effectively-once": ["duplicate"], "at-most-once": ["duplicate"]}
+    assert result.doubts == ["at-least-once: duplicate in last_seen: the batch in which they were written is not known"]
+    known = strongest([run(unknown), run(found("duplicate", source="unknown"))], upsert)
+    assert "at-least-once" in known.broken and not known.doubts
+
+
 def test_a_weaker_claim_of_the_users_does_not_hide_a_stronger_truth(upsert: Scenario) -> None:
     modest = upsert.model_copy(update={"claim": Claim(delivery="at-most-once")})
     assert strongest([run()], modest).delivery == "effectively-once"
