@@ -294,6 +294,7 @@ class Duplicate(Checker):
                 alike = """SELECT count(*) FROM (SELECT topic, "partition", "offset" FROM twins UNION
                                                  SELECT topic, twin_partition, twin_offset FROM twins)"""
                 summary += f"; {times(case.number(alike), 'input record')} equal another in key and value"
+            unsettled = _unsettled(case, rows) if source == "unknown" else None
             yield Finding(
                 anomaly="duplicate",
                 output=output,
@@ -302,8 +303,8 @@ class Duplicate(Checker):
                 source=source,
                 attribution=labels,
                 batches=sums(rows, "of_batch"),
-                unsettled=_unsettled(case, rows) if source == "unknown" else None,
-                **shown(partial(_witnesses, case, output, source)),
+                unsettled=unsettled,
+                **shown(partial(_witnesses, case, output, source, unsettled)),
             )
 
 
@@ -320,29 +321,29 @@ def _unsettled(case: Case, rows: list[Row]) -> str | None:
     return None
 
 
-def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
+def _witnesses(case: Case, output: str, source: str, unsettled: str | None, limit: int | None) -> Iterator[Witness]:
     for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
         found = places(case, output, [row["id"] for row in rows])
         for row in rows:
             yield Witness(
                 identity=identity_of(row),
-                argument=_argument(case, row, found[row["id"]]),
+                argument=_argument(case, row, found[row["id"]], unsettled),
                 cause=cause_of(row),
                 batch=row["batch"],
                 positions=found[row["id"]],
             )
 
 
-def _argument(case: Case, row: Row, found: tuple[str, ...]) -> str:
+def _argument(case: Case, row: Row, found: tuple[str, ...], unsettled: str | None) -> str:
     expected = f"{times(row['expected'], noun(case, row['output']))} {are(row['expected'])} expected from it"
     return (
         f"{input_of(row)} is committed, and {expected}.\n"
-        f"{_why(row)}.\n"
+        f"{_why(row, unsettled)}.\n"
         f"But {holding(case, row['output'], row['actual'], found)}."
     )
 
 
-def _why(row: Row) -> str:
+def _why(row: Row, unsettled: str | None) -> str:
     batch = f"Batch {row['batch']} of query {row['query']}"
     if row["source"] == "zombie":
         return (
@@ -367,6 +368,10 @@ def _why(row: Row) -> str:
         "fault": f"A fault struck its batch: {row['fault']}"
         if row["batch"] is not None
         else f"A fault struck a consumer that held it: {row['fault']}",
-        "unknown": "Nothing in the history explains the copy"
+        "unknown": (
+            "Nothing in the history explains the copy"
+            if unsettled is None or row["offset"] is not None or row["batch"] is not None
+            else f"Why it was written again is not known: {unsettled}"
+        )
         + (f"; active at that time: {row['active']}" if row["active"] is not None else ""),
     }[row["source"]]

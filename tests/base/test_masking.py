@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import stat
-import time
 import urllib.parse
 import xml.sax.saxutils
 from collections.abc import Callable
@@ -129,11 +128,11 @@ def test_any_secret_is_masked_in_any_text(secret: str, before: str, after: str) 
 
 @pytest.mark.parametrize("secret", ["\\" * 200 + "x", "a" * 5000, "A+/" * 300, "\n" * 50 + "abc", " \n" * 300 + "end"])
 @pytest.mark.parametrize("text", ["\\" * 20_000, "a" * 20_000, "QUFB" * 5_000, "\n " * 10_000, "%25" * 7_000])
-def test_a_long_text_is_masked_in_seconds(secret: str, text: str) -> None:
-    began = time.monotonic()
+@pytest.mark.timeout(60)
+def test_the_pattern_of_a_secret_does_not_backtrack(secret: str, text: str) -> None:
+    """A second is enough; a pattern that backtracks would run into the timeout."""
     with hiding([secret]):
-        masked(text)
-    assert time.monotonic() - began < 5
+        assert secret not in masked(text)
 
 
 def test_a_jobs_output_is_stored_without_secrets_in_files_that_only_their_owner_can_read(tmp_path: Path) -> None:

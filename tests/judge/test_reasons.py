@@ -117,6 +117,20 @@ def test_a_fault_that_was_only_still_active_does_not_explain_a_duplicate(clean_r
     assert verdict.outcome is Outcome.INCONCLUSIVE
 
 
+def test_a_copy_whose_batch_is_not_known_has_an_unknown_reason_once_a_fault_struck(stored_run: Any) -> None:
+    run = counted(stored_run, [[1, 1, 2], [3, 3, 4], [5]])
+    run.scenario["claim"] = {"delivery": "at-least-once"}
+    run.record("out", {"hour": 3, "n": 2})
+    verdict = judge(run.save())
+    assert "Nothing in the history explains the copy.\n" in of(verdict, "duplicate").witnesses[0].argument
+    assert verdict.outcome is Outcome.VIOLATED
+    run.fault(batch=1)
+    verdict = judge(run.save())
+    argument = of(verdict, "duplicate").witnesses[0].argument
+    assert "Why it was written again is not known: the batch in which they were written is not known.\n" in argument
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+
+
 def imported(run: Any, *, drained: bool = True) -> Any:
     run.document |= {"imported": True, "drained": drained, "job": None}
     run.document["drain_note"] = None if drained else "imported as not drained"

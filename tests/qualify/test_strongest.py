@@ -48,6 +48,18 @@ def test_the_strongest_delivery_promise_that_no_finding_breaks(
     assert claim.others == {"liveness": "recovers"}
 
 
+def test_a_copy_of_unknown_cause_puts_at_least_once_in_doubt(
+    upsert: Scenario,
+) -> None:
+    unknown = found("duplicate", source="unknown", unsettled="the batch in which they were written is not known")
+    result = strongest([run(), run(unknown)], upsert)
+    assert result.delivery is None
+    assert result.broken == {"effectively-once": ["duplicate"], "at-most-once": ["duplicate"]}
+    assert result.doubts == ["at-least-once: duplicate in last_seen: the batch in which they were written is not known"]
+    known = strongest([run(unknown), run(found("duplicate", source="unknown"))], upsert)
+    assert "at-least-once" in known.broken and not known.doubts
+
+
 def test_a_stronger_promise_than_the_claimed_one_is_reported_if_it_held(upsert: Scenario) -> None:
     modest = upsert.model_copy(update={"claim": Claim(delivery="at-most-once")})
     assert strongest([run()], modest).delivery == "effectively-once"

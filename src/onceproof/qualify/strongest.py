@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from onceproof.judge.claims import allowance, needs
-from onceproof.judge.findings import Verdict
+from onceproof.judge.claims import allowance, needs, undecided
+from onceproof.judge.findings import Finding, Verdict
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import Claim
 
@@ -101,9 +101,13 @@ def _breaking(
             for run in runs
             for finding in run.findings
             if outputs is None or finding.output in outputs or finding.output not in scenario.outputs
-            if allowance(finding, _claim(scenario, finding.output, instead)) is None
+            if _breaks(finding, _claim(scenario, finding.output, instead))
         }
     )
+
+
+def _breaks(finding: Finding, claim: Claim) -> bool:
+    return allowance(finding, claim) is None and undecided(finding, claim) is None
 
 
 def _unknown(
@@ -113,8 +117,13 @@ def _unknown(
     only: str | None = None,
     outputs: Collection[str] | None = None,
 ) -> str | None:
-    """Return why some run could not evaluate a checker that the claim needs; None if all were evaluated."""
+    """Return why it cannot be decided whether the claim held: a finding of unknown cause, or a checker that was not evaluated."""
     for run in runs:
+        for finding in run.findings:
+            if (outputs is None or finding.output in outputs) and only is None:
+                why = undecided(finding, _claim(scenario, finding.output, instead))
+                if why is not None:
+                    return f"{finding.anomaly} in {finding.output}: {finding.unsettled}"
         for name, why in sorted(run.not_evaluated.items()):
             checker, _, output = name.partition("@")
             concerned = [one for one in ([output] if output else scenario.outputs) if outputs is None or one in outputs]
