@@ -57,7 +57,9 @@ _COPIES = """
     LEFT JOIN history.commits l ON c.commit_order IS NOT NULL AND l.commit_order = c.first_pos"""
 
 # Each copy with its cause and a batch that read the cause, a replayed batch if there is one. Where the oracle names no cause
-# (sums, joins): the replayed batch during which both the first effect and the copy were written, if there is exactly one.
+# (sums, joins): the replayed batch during which both the first effect and the copy were written, if there is exactly one. Or
+# the one during which the first was written, if the copy came while no batch was open, after another start had committed a
+# later batch: that start was between two batches, so only an older one can have written.
 _SUSPECTS = """
     CREATE OR REPLACE TEMP TABLE duplicates AS
     WITH causes AS (
@@ -71,22 +73,33 @@ _SUSPECTS = """
              AND e."offset" >= b.start_offset AND e."offset" < b.end_offset
         WHERE e."offset" IS NOT NULL
         QUALIFY row_number() OVER (PARTITION BY c.copy ORDER BY b.replayed DESC NULLS LAST, b.query, b.batch) = 1),
+    writers AS (SELECT DISTINCT output, query FROM judge.output_batches),
     spans AS (
         SELECT o.output, b.query, b.batch, any_value(planned_by) AS planned_by, any_value(committed_by) AS committed_by,
                min(planned_ms) AS planned_ms, max(committed_ms) AS committed_ms, true AS replayed
-        FROM judge.batches b JOIN (SELECT DISTINCT output, query FROM judge.output_batches) o USING (query)
+        FROM judge.batches b JOIN writers o USING (query)
         WHERE b.replayed GROUP BY ALL),
     of_time AS (
         SELECT c.copy, NULL AS topic, NULL AS "partition", NULL AS "offset", {query: s.query, batch: s.batch, planned_by: s.planned_by,
                committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, replayed: s.replayed} AS b
         FROM (FROM copies ANTI JOIN of_cause USING (copy)) c JOIN spans s ON s.output = c.output
              AND c.first_ms >= s.planned_ms AND c.at_ms >= c.first_ms AND (s.committed_ms IS NULL OR c.at_ms <= s.committed_ms)
+        QUALIFY count(*) OVER (PARTITION BY c.copy) = 1),
+    of_gap AS (
+        SELECT c.copy, NULL AS topic, NULL AS "partition", NULL AS "offset", {query: s.query, batch: s.batch, planned_by: s.planned_by,
+               committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, replayed: s.replayed} AS b
+        FROM (FROM copies ANTI JOIN of_cause USING (copy)) c JOIN spans s ON s.output = c.output
+             AND c.first_ms BETWEEN s.planned_ms AND s.committed_ms AND c.at_ms > s.committed_ms
+        WHERE EXISTS (FROM judge.batches l WHERE l.query = s.query AND l.batch > s.batch AND l.planned_by = l.committed_by
+                      AND l.planned_by > s.planned_by AND l.committed_ms < c.at_ms)
+          AND NOT EXISTS (FROM judge.batches l JOIN writers w USING (query) WHERE w.output = c.output
+                          AND c.at_ms >= l.planned_ms AND (l.committed_ms IS NULL OR c.at_ms <= l.committed_ms))
         QUALIFY count(*) OVER (PARTITION BY c.copy) = 1)
     SELECT c.*, e.* EXCLUDE (copy, b), e.b.query AS query, e.b.batch AS batch, e.b.planned_by AS planned_by,
            e.b.committed_by AS committed_by, e.b.planned_ms AS planned_ms, e.b.committed_ms AS committed_ms,
            coalesce(e.b.replayed, false) AND (pos, lane) IS DISTINCT FROM (first_pos, first_lane) AS apart,
            coalesce(e.b.replayed, false) AND pos IS NULL AS unplaced
-    FROM copies c LEFT JOIN (FROM of_cause UNION ALL FROM of_time) e USING (copy)"""
+    FROM copies c LEFT JOIN (FROM of_cause UNION ALL FROM of_time UNION ALL FROM of_gap) e USING (copy)"""
 
 # Copies that came after a later batch which a later start of the driver both planned and committed. A start never goes back
 # to an earlier batch, so an older start wrote them.
@@ -201,7 +214,8 @@ class Duplicate(Checker):
     Each copy is attributed to the first of these sources that applies. There is one finding per source:
 
     - ``zombie``: the copy comes after an effect of a later batch that a later start of the driver planned and committed, or
-      the copy or the first effect became readable only after that batch was committed: an older start was still alive;
+      the copy or the first effect became readable only after that batch was committed: an older start was still alive. Where the oracle names no cause: the first effect was
+      written during such a replayed batch, and the copy when no batch of the query was open;
     - ``producer retry``: a producer without idempotence sent the record again. The job's producer: the copy has the key, value,
       creation time and partition of the first effect. The producer of the input: the input holds the record twice with one
       creation time, and the producer's ledger lists one of them;
@@ -349,6 +363,7 @@ def _why(row: Row, unsettled: str | None) -> str:
         return (
             f"{batch} was planned by driver start {row['planned_by']}; start {row['later_by']} planned and committed batch "
             f"{row['later']}, and one of the copies came after that"
+            + (", while no batch of the query was open" if row["offset"] is None else "")
         )
     if row["source"] == "producer retry" and row["resent"]:
         return (

@@ -131,6 +131,41 @@ def test_a_copy_whose_batch_is_not_known_has_an_unknown_reason_once_a_fault_stru
     assert verdict.outcome is Outcome.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    ("second", "source"),
+    [
+        (1.4, "batch replay"),  # while batch 1 was open
+        (2.4, "unknown"),  # while batch 2 was open, whose rows are not known
+        (2.7, "zombie"),  # between batches 2 and 3 of the second start
+        (3.7, "zombie"),
+    ],
+)
+def test_a_copy_of_an_unknown_batch_comes_from_a_zombie_if_no_batch_was_open(
+    stored_run: Any, second: float, source: str
+) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["hour"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"rows": COUNTS.replace("hour,", "hour::VARCHAR AS hour,")}}
+    run.scenario["claim"] = {"delivery": "at-least-once"}
+    run.document["wall_start"] = 1_000.0
+    for number in range(4):
+        offset = run.send(None, {"hour": number})
+        run.batch(number, {0: (offset, offset + 1)}, by=((0, 0), (0, 1), (1, 1), (1, 1))[number])
+        run.insert("rows", {"hour": number, "n": 1})
+    run.insert("rows", {"hour": 1, "n": 1})
+    for commit, at in zip(run.tables["commits"], (0.3, 1.3, 2.3, 3.3, second), strict=True):
+        commit["commit_time_us"] = round((1_000 + at) * 1e6)
+    run.progress({0: 4})
+    run.fault(batch=1)
+    finding = of(judge(run.save()), "duplicate")
+    assert finding.source == source
+    if source == "zombie":
+        assert finding.witnesses[0].argument.splitlines()[1] == (
+            "Batch 1 of query q was planned by driver start 0; start 1 planned and committed batch 2, and one of the copies "
+            "came after that, while no batch of the query was open."
+        )
+
+
 def imported(run: Any, *, drained: bool = True) -> Any:
     run.document |= {"imported": True, "drained": drained, "job": None}
     run.document["drain_note"] = None if drained else "imported as not drained"
