@@ -59,7 +59,7 @@ def test_a_failed_driver_is_a_symptom_only_with_sparks_error_for_that_damage(
     what: str, log: str, shows: bool, tmp_path: Path, seen: Callable[..., Occurrence]
 ) -> None:
     damage = CheckpointDamage(CheckpointDamageSpec.model_validate(spec(what, "after-commit-log")))
-    job = SimpleNamespace(failed_since=lambda _at: Exit(1, 1, 5.0), said=lambda words: words in log)
+    job = SimpleNamespace(failed_since=lambda _at: Exit(1, 1, 5.0), log_contains=lambda words: words in log)
     checkpoint = SimpleNamespace(batches=list, log_exists=lambda *_: False)
     context: Any = SimpleNamespace(job=job, checkpoint=checkpoint)
     assert bool(damage._symptom(context, seen(Point.AFTER_COMMIT_LOG), tmp_path)) is shows

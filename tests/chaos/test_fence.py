@@ -93,7 +93,7 @@ def test_another_fault_that_would_release_the_held_sink_is_refused(scenario: Cal
 
 
 def test_a_sink_stays_parked_longer_than_the_fault_waits_for_a_second_driver() -> None:
-    assert RESTART_S < failpoints._HELD_AT_MOST_S
+    assert RESTART_S < failpoints._LONGEST_PAUSE_S
 
 
 def test_heal_kills_the_first_driver_before_it_resumes_its_query(fault: Callable[..., Fault]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
@@ -27,6 +28,8 @@ from onceproof.stack.processes.owner import Owner
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 SHIPPED = find("amqp-redelivery-reorders")
+#: The names of an execution's topics, queues and groups begin with its number; the broker of this module keeps the old ones.
+NUMBERS = count(1)
 OWN = Path(__file__).parent.parent / "scenarios" / "jobs" / "own_consumer.py"
 NAMES = "names: [c1, c2]"
 RunOnce = Callable[[str | Path], Result]
@@ -58,7 +61,7 @@ def execute(broker: AmqpBroker, tmp_path: Path) -> Execute:
         path.write_text(text)
         directory = RunDir.below(tmp_path / "run")
         scenario = load(path) if chaos else load(path).model_copy(update={"chaos": []})
-        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=id(directory))
+        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=next(NUMBERS))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,6 +26,8 @@ from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
+#: The names of an execution's topics, queues and groups begin with its number; the broker of this module keeps the old ones.
+NUMBERS = count(1)
 OWN = Path(__file__).parent.parent / "scenarios" / "jobs" / "own_kafka_consumer.py"
 Execute = Callable[..., tuple[Verdict, list[int], RunDir]]
 
@@ -58,7 +61,7 @@ def execute(kafka: KafkaBroker, tmp_path: Path) -> Execute:
         queues = GroupQueues if scenario.pipeline.consumers.broker == "kafka-group" else ShareQueues
         broker: Broker = KafkaBroker(kafka.stack, queues)
         directory = RunDir.below(tmp_path / "run")
-        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=id(directory))
+        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=next(NUMBERS))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows], directory
 
@@ -160,3 +163,11 @@ def test_a_users_own_consumer_is_a_member_of_the_group(execute: Execute) -> None
     verdict, ids, _ = execute("kafka-partition-per-key", {"pipeline:": command})
     assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
     assert sorted(ids) == [1, 2, 3, 4, 5]
+
+
+def test_a_consumer_that_ends_before_it_joins_is_named_and_not_the_one_that_is_awaited(execute: Execute) -> None:
+    code = f"import os, runpy; os.environ['ONCEPROOF_CONSUMER'] == 'c2' and exit(3); runpy.run_path('{OWN}')"
+    changes = {"pipeline:": f"pipeline:\n  command: {json.dumps(['{python}', '-c', code])}"}
+    verdict, ids, _ = execute("kafka-partition-per-key", changes)
+    assert verdict.outcome is Outcome.INCONCLUSIVE and ids == [], verdict.reasons
+    assert "c2 ended with exit code 3 before its first step" in str(verdict.reasons)

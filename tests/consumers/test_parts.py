@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from onceproof.base.errors import EnvironmentProblem, HistoryError, WaitTimeout
 from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.chaos.consumers.crash import Crash, CrashSpec
 from onceproof.chaos.consumers.reject import Reject, RejectSpec
 from onceproof.consumers import layout as layouts
@@ -120,6 +121,33 @@ def test_a_consumer_that_ends_by_itself_is_reported_with_its_start_and_step(path
             with pytest.raises(ConsumerDied, match="c1 ended with exit code 3 before its first step"):
                 processes.await_step("c1")
             assert processes.exits[-1] == {"consumer": "c1", "start": start, "code": 3, "killed": False}
+        processes.stop()
+
+
+def test_a_consumer_that_ended_is_noticed_while_another_is_awaited(path: Path) -> None:
+    """A killed one is not: it is to come back."""
+    gate = Gate(path)
+    code = "import os, time; time.sleep(60) if os.environ['LIVES'] else exit(3)"
+    with Owner() as owner:
+        processes = ConsumerProcesses(
+            [sys.executable, "-c", code],
+            lambda name, mark: {"LIVES": "" if name == "c2" else "yes"},
+            owner=owner,
+            gate=gate,
+            logs=path.parent,
+            cwd=path.parent,
+            prefix="",
+            check=lambda: None,
+        )
+        processes.start("c1")
+        processes.start("c3")
+        processes.kill("c3")
+        processes.check_running()
+        processes.start("c2")
+        wait_until("c2 to end", lambda: not processes.is_alive("c2"), deadline_s=30)
+        with pytest.raises(ConsumerDied, match="c2 ended with exit code 3 before its first step"):
+            processes.check_running()
+        assert [consumer["consumer"] for consumer in processes.exits] == ["c3", "c2"]
         processes.stop()
 
 
@@ -331,10 +359,11 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> GroupQueues:
     monkeypatch.setattr(kafka_broker, "_ANSWER_S", 0.5)
     queues = object.__new__(GroupQueues)
     queues._layout, queues._tables = layouts.of_scenario(load(find("kafka-partition-per-key"))), None
-    stack: Any = SimpleNamespace(check_health=lambda: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        queues._stack, queues.admin = stack, AdminClient(client_config(f"127.0.0.1:{taken.getsockname()[1]}"))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    stack: Any = SimpleNamespace(check_health=lambda: None, kafka=SimpleNamespace(harness_bootstrap=address))
+    queues._stack, queues.admin = stack, AdminClient(client_config(address))
     return queues
 
 
@@ -347,4 +376,4 @@ def test_a_broker_that_does_not_answer_is_reported_as_an_environment_problem(sil
     with pytest.raises(EnvironmentProblem, match="Kafka does not answer: "):
         silent._meet_broker()
     with pytest.raises(EnvironmentProblem, match="Kafka does not report the members of group consumers: "):
-        silent.is_connected("c1", "")
+        silent.is_connected("c1", "", lambda: None)

@@ -320,7 +320,7 @@ class ScheduleExecutor:
 
     def _check_mark(self, consumer: ConsumerState) -> None:
         mark = self.processes.mark(consumer.name)
-        if not self.queues.is_connected(consumer.name, mark):
+        if not self.queues.is_connected(consumer.name, mark, self.processes.check_running):
             came = "took over a new connection" if consumer.reconnects else "came to its first step"
             raise EnvironmentProblem(
                 f"consumer {consumer.name} {came} without its mark: there is no queue {mark}",

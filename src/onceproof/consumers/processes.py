@@ -33,6 +33,7 @@ class _Process:
     starts: int = 1
     granted: str | None = None
     """The step that it was last allowed to do."""
+    killed: bool = False
 
 
 class ConsumerProcesses:
@@ -78,6 +79,7 @@ class ConsumerProcesses:
     def kill(self, name: str) -> None:
         """SIGKILL, and wait until the process is gone."""
         process = self._started[name]
+        process.killed = True
         process.service.kill()
         self._gate.forget(name)
         self.exits.append(
@@ -86,6 +88,18 @@ class ConsumerProcesses:
 
     def is_alive(self, name: str) -> bool:
         return self._started[name].service.is_running()
+
+    def check_running(self) -> None:
+        """Raise `ConsumerDied` if one has ended that was not killed."""
+        for name, process in self._started.items():
+            if not process.killed and not process.service.is_running():
+                raise self._died(name)
+
+    def _died(self, name: str) -> ConsumerDied:
+        process = self._started[name]
+        code = process.service.returncode
+        self.exits.append({"consumer": name, "start": process.starts - 1, "code": code, "killed": False})
+        return ConsumerDied(name, code, process.granted, process.service.log_tail(40))
 
     def await_step(self, name: str) -> StepRequest:
         """Wait until the consumer is at its next step, and return its request. Raises `ConsumerDied`."""
@@ -99,10 +113,7 @@ class ConsumerProcesses:
                 request = self._gate.request_of(name)
             if request is None and not service.is_running():
                 self._gate.pump(0.0)  # its last request may have come since, and it is dead all the same
-                self.exits.append(
-                    {"consumer": name, "start": process.starts - 1, "code": service.returncode, "killed": False}
-                )
-                raise ConsumerDied(name, service.returncode, process.granted, service.log_tail(40))
+                raise self._died(name)
             return request
 
         return wait_until(

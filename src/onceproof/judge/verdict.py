@@ -233,7 +233,10 @@ class _Evidence:
         case, run = self.case, self.case.run
         log = self.job.failure_text()
         if self.died_early:
-            return [f"the job died before any fault, so the job itself is broken:\n{log or 'it logged nothing'}"]
+            # Which of several consumers it was stands in the note alone.
+            who = run.drain_note if self.job.failure is None else None
+            why = "\n".join(line for line in (who, log) if line)
+            return [f"the job died before any fault, so the job itself is broken:\n{why or 'it logged nothing'}"]
         from_log = f"; from the job's log:\n{log}" if log else ""
         if run.drain_note and not case.number("SELECT count(*) FROM history.input"):
             return [f"no input was fed: {run.drain_note}{from_log}"]  # this explains all other doubts

@@ -7,7 +7,7 @@ messages in the output queue, read in their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -103,7 +103,7 @@ class AmqpQueues:
         )
         self._broker.publish(self._exchange, self._name(message.queue), record.value, properties)
 
-    def is_connected(self, consumer: str, mark: str) -> bool:
+    def is_connected(self, consumer: str, mark: str, check: Callable[[], None]) -> bool:
         return self._broker.exists(mark)
 
     def await_gone(self, consumer: str, mark: str) -> None:

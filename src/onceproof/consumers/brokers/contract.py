@@ -5,7 +5,7 @@ The consumers' side of the same brokers is in `onceproof.consumers.clients.contr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from onceproof.base.timeline import Timeline
@@ -28,8 +28,11 @@ class Queues(Protocol):
     def publish(self, message: Message, record: Record) -> None:
         """Publish it, and return when the broker has confirmed it."""
 
-    def is_connected(self, consumer: str, mark: str) -> bool:
-        """Whether the broker knows this start of the consumer."""
+    def is_connected(self, consumer: str, mark: str, check: Callable[[], None]) -> bool:
+        """Whether the broker knows this start of the consumer.
+
+        ``check`` is called while this waits, and raises when a consumer has ended: what is awaited may never come then.
+        """
 
     def await_gone(self, consumer: str, mark: str) -> None:
         """Wait until the broker has taken back what this start of the consumer, which is dead, had not settled."""

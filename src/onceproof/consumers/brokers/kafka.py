@@ -6,10 +6,11 @@ committed: a member that dies holds nothing, and its partition continues at the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
     ConfigResource,
     ResourceType,
@@ -26,7 +27,7 @@ from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.cluster import change_settings
 from onceproof.stores.kafka.read_back import collect_topics
 
@@ -226,15 +227,21 @@ class GroupQueues(KafkaQueues):
         waits_ms = _SHORT_MS if consumer in self._layout.outlasted else _LONG_MS
         return {**given, "ONCEPROOF_MARK": self._member(consumer), "ONCEPROOF_POLL_INTERVAL_MS": str(waits_ms)}
 
-    def is_connected(self, consumer: str, mark: str) -> bool:
+    def is_connected(self, consumer: str, mark: str, check: Callable[[], None]) -> bool:
         """Wait until the group has assigned it exactly the partitions that the schedule expects: members join one by one."""
         wanted = set(self._layout.queues_of[consumer])
+
+        def abandon() -> None:
+            self._stack.check_health()
+            check()
+
         group = self._layout.group_of[consumer]
         return wait_until(
             f"group {self.group(group)} to assign {', '.join(sorted(wanted)) or 'nothing'} to {consumer}",
             lambda: self._assigned(group).get(self._member(consumer)) == wanted,
             deadline_s=_JOIN_DEADLINE_S,
-            abandon=self._stack.check_health,
+            abandon=abandon,
+            explain=lambda: str(self._assigned(group)),
             hint="it must be a static member, group.instance.id being ONCEPROOF_MEMBER, with the range assignor, and poll while "
             "it waits at its gate (docs/consumers.md)"
             if self._layout.static
@@ -280,29 +287,30 @@ class GroupQueues(KafkaQueues):
         if self._tables is not None and self._layout.keeps_positions:
             return self._tables.positions(self.group(group), self._name(self._layout.topic))
         places = [TopicPartition(self._name(self._layout.topic), number) for number in range(len(self._layout.inputs))]
-        asked = ConsumerGroupTopicPartitions(self.group(group), places)
         why = ["nothing"]
+        # A consumer that never joins asks. An admin client crashes the process if the group's coordinator is still loading
+        # (https://github.com/confluentinc/librdkafka/issues/5040).
+        settings = client_config(self._stack.kafka.harness_bootstrap)
+        asking = Consumer({**settings, "group.id": self.group(group), "isolation.level": "read_committed"})
 
         def answer() -> dict[int, int] | None:
             try:
-                (future,) = self.admin.list_consumer_group_offsets(
-                    [asked], require_stable=True, request_timeout=_ANSWER_S
-                ).values()
-                found = future.result().topic_partitions
+                found = asking.committed(places, timeout=min(_ASK_S, _ANSWER_S))
             except KafkaException as refused:
                 why[:] = [refused.args[0].str()]
                 return None
-            # A partition whose offset is still in a transaction has an error. -1001 without an error: nothing was committed.
+            # An offset in an open transaction is no answer (KIP-447). -1001 without an error: nothing was committed.
             why[:] = [f"{p.topic}-{p.partition}: {p.error}" for p in found if p.error]
             return None if why else {p.partition: max(p.offset, 0) for p in found}
 
-        return wait_until(
-            f"the committed offsets of group {group}",
-            answer,
-            deadline_s=_ANSWER_S,
-            abandon=self._stack.check_health,
-            explain=lambda: "; ".join(why),
-        )
+        with closing(asking):
+            return wait_until(
+                f"the committed offsets of group {group}",
+                answer,
+                deadline_s=_ANSWER_S,
+                abandon=self._stack.check_health,
+                explain=lambda: "; ".join(why),
+            )
 
     def _member(self, consumer: str) -> str:
         """Its name in the group. The range assignor assigns partitions in the order of these names."""

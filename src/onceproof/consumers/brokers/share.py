@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from confluent_kafka import Producer, ShareConsumer
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]  # documented, not re-exported
 
@@ -51,7 +53,7 @@ class ShareQueues(KafkaQueues):
         )
         consumer.close()
 
-    def is_connected(self, consumer: str, mark: str) -> bool:
+    def is_connected(self, consumer: str, mark: str, check: Callable[[], None]) -> bool:
         """This client cannot ask. The first take of a consumer waits until it is a member."""
         return True
 
