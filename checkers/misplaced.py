@@ -116,7 +116,7 @@ class Misplaced(Checker):
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(in_the_other_topic, "in the other topic", only=("even", "odd"), outputs=2),
         Damage(in_another_partition, "in another partition than the oracle expects", only=("events", "even", "odd")),
-        Damage(away_from_its_key, "in another partition than the rest of its key", only=("log",)),
+        Damage(away_from_its_key, "in another partition than the rest of its key", only=("log",), crowded=True),
         Damage(in_another_row, "under another identity", only=(*APPENDS, "totals", "sums", "latest")),
     )
 

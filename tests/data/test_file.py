@@ -59,7 +59,7 @@ def test_parquet_and_chunks_agree_with_the_whole(tmp_path: Path) -> None:
     [
         ((), None, "holds no records"),
         (('{"id": 1}', "{oops"), None, ":2: not JSON: .*'{oops'"),
-        (('{"id": 1}', "[1]"), None, ":2: .* no JSON object"),
+        (('{"id": 1}', "[1]"), None, ":2: .* is not a JSON object"),
         (('{"id": 1}', '{"c": 2}'), "id", ":2: the row has no field 'id'"),
         (('{"value": null}',), None, "record 1 of .* has no value"),
     ],

@@ -37,7 +37,7 @@ def test_what_claims_allow_is_explained() -> None:
 def test_the_list_names_every_anomaly_and_the_command_for_more() -> None:
     text = explained(None, as_json=False)
     assert all(one.name in text for one in anomalies())
-    assert "onceproof explain NAME" in text
+    assert "onceproof explain ANOMALY" in text
     assert {one["name"] for one in json.loads(explained(None, as_json=True))["anomalies"]} == set(checkers.names())
 
 

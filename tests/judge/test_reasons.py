@@ -127,7 +127,7 @@ def test_a_copy_whose_batch_is_not_known_has_an_unknown_reason_once_a_fault_stru
     run.fault(batch=1)
     verdict = judge(run.save())
     argument = of(verdict, "duplicate").witnesses[0].argument
-    assert "Why it was written again is not known: the batch in which they were written is not known.\n" in argument
+    assert "Why it was written again is not known: the batch that wrote them is not known.\n" in argument
     assert verdict.outcome is Outcome.INCONCLUSIVE
 
 

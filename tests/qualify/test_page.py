@@ -36,7 +36,7 @@ def test_the_result_is_rendered_as_text_of_100_columns_and_as_json(work: Callabl
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
     assert "duplicate: 1,234 rows in last_seen" in text
     assert "first    tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)" in text
-    assert "fix      Postgres: progress in the transaction of the data" in text
+    assert "fix      Postgres: store progress in the transaction of the data" in text
     assert "explain  onceproof explain duplicate\n" in text
     assert f"  alone    onceproof run {result.directory.cells / broken.name}.yaml" in text
     for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):

@@ -59,7 +59,7 @@ def test_any_written_values_are_read_back_unchanged(
 
 def test_resolved_takes_one_scenario_and_reports_its_problems(write: Write) -> None:
     done = CliRunner().invoke(app, ["validate", "--resolved", "naive-append", "fan-out"])
-    assert done.exit_code == 2 and "--resolved prints one scenario, and 2 are given" in done.stderr
+    assert done.exit_code == 2 and "--resolved prints one scenario, and 2 are named" in done.stderr
     wrong = write().with_name("child.yaml")
     wrong.write_text("base: ./mine.yaml\nclaim: {order: x}\n")
     done = CliRunner().invoke(app, ["validate", "--resolved", str(wrong)])

@@ -32,7 +32,7 @@ CLAIM = "\nclaim: {delivery: effectively-once}\n"
         (TEXT.replace("dataset: flights\n", "dataset: flights\n    decode: jsn\n"), "there is no decoder 'jsn'", "jsn"),
         (
             TEXT.replace("--checkpoint=", "--in={input.flights}\n    - --checkpoint="),
-            "is for the command of oracle batch",
+            "only in the command of oracle batch",
             "{input.flights}",
         ),
     ],

@@ -135,7 +135,7 @@ class Drawn:
 
 def fit_for(damage: Damage) -> st.SearchStrategy[World]:
     """Generates clean worlds to which the damage may be applied."""
-    return worlds(only=damage.only, outputs=damage.outputs, restarted=damage.restarted)
+    return worlds(only=damage.only, outputs=damage.outputs, restarted=damage.restarted, crowded=damage.crowded)
 
 
 def histories(full: int) -> settings:
@@ -147,10 +147,15 @@ def histories(full: int) -> settings:
 
 @st.composite
 def worlds(
-    draw: st.DrawFn, *, only: tuple[str, ...] = tuple(MODELS), outputs: int | None = None, restarted: bool = False
+    draw: st.DrawFn,
+    *,
+    only: tuple[str, ...] = tuple(MODELS),
+    outputs: int | None = None,
+    restarted: bool = False,
+    crowded: bool = False,
 ) -> World:
     """A clean world. ``only``: the outputs that it may have; ``outputs``: their number; ``restarted``: some batch with data
-    was planned by one driver start and committed by the next, which then ran another batch alone."""
+    was planned by one driver start and committed by the next, which then ran another batch alone; ``crowded``: a key has several records in a batch."""
     names = draw(st.permutations(only)) if outputs != len(only) else list(only)
     names = names[: outputs or draw(st.integers(1, min(2, len(only))))]
     parts = draw(st.integers(1, 2))
@@ -158,12 +163,14 @@ def worlds(
     records: list[Record] = []
     ends: dict[int, int] = {}
     ranges: list[dict[int, tuple[int, int]]] = [{} for _ in range(count)]
-    most = draw(st.sampled_from([2, 3, 3, 30]))
+    least, most = (5, 30) if crowded else (1, draw(st.sampled_from([2, 3, 3, 30])))
     for partition in range(parts):
         offset = 0
         for number in range(count):
             start = offset
-            for size, fate in draw(st.lists(st.tuples(st.integers(1, most), _FATES), min_size=restarted, max_size=2)):
+            for size, fate in draw(
+                st.lists(st.tuples(st.integers(least, most), _FATES), min_size=int(restarted or crowded), max_size=2)
+            ):
                 keys, kept = draw(st.integers(0, 2**size - 1)), draw(st.integers(0, 4**size - 1))
                 chunk = [
                     Record(

@@ -47,6 +47,8 @@ class Damage:
     """The number of outputs; None: one or two."""
     restarted: bool = False
     """Whether the world must have a batch with data that one driver start planned and the next one committed."""
+    crowded: bool = False
+    """Whether the world must have batches with several records of one key."""
 
     @property
     def name(self) -> str:
