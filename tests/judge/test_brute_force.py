@@ -77,17 +77,17 @@ def counts(expected: list[Effect], actual: list[Effect]) -> Counter[str]:
     found: Counter[str] = Counter()
     for identity in {i for i, _ in expected + actual}:
         wanted = [content for i, content in expected if i == identity]
-        standing = [content for i, content in actual if i == identity]
+        left = [content for i, content in actual if i == identity]
         if not wanted:
-            found["unexplained"] += len(standing)
+            found["unexplained"] += len(left)
             continue
         known = set(wanted)
-        for content in list(standing):
+        for content in list(left):
             if content in wanted:
                 wanted.remove(content)
-                standing.remove(content)
-        foreign = [content for content in standing if content not in known]
-        copies = len(standing) - len(foreign)
+                left.remove(content)
+        foreign = [content for content in left if content not in known]
+        copies = len(left) - len(foreign)
         missing = len(wanted)
         found["wrong-value"] += len(foreign)
         missing -= min(missing, len(foreign))

@@ -10,13 +10,16 @@ from onceproof.faults.evidence.item import Evidence, from_row, items, to_row
 from onceproof.judge.findings import Verdict
 from onceproof.judge.verdict import judge
 
-TOLD = (Evidence("the sink reported", "batch 2 of q at after-sink-commit", 1.5, "two\nlines"), Evidence("it is gone"))
+EVIDENCE = (
+    Evidence("the sink reported", "batch 2 of q at after-sink-commit", 1.5, "two\nlines"),
+    Evidence("it is gone"),
+)
 
 
 def test_items_are_read_back_unchanged_from_a_row() -> None:
-    row = to_row(TOLD)
+    row = to_row(EVIDENCE)
     assert row["evidence"] == "the sink reported: two\nlines\nit is gone"
-    assert from_row(**row) == TOLD
+    assert from_row(**row) == EVIDENCE
 
 
 def test_evidence_of_earlier_versions_and_other_programs_is_read() -> None:
@@ -38,9 +41,9 @@ def test_quoted_text_is_masked_and_cut() -> None:
 
 def test_a_verdict_holds_the_items_and_the_sentences(clean_run: Any) -> None:
     clean_run.fault(batch=1)
-    clean_run.tables["faults"][0] |= to_row(TOLD)
+    clean_run.tables["faults"][0] |= to_row(EVIDENCE)
     verdict = judge(clean_run.save())
-    assert verdict.faults[0].seen == TOLD
+    assert verdict.faults[0].seen == EVIDENCE
     (stored,) = verdict.to_json()["faults"]
     assert stored["evidence"] == ["the sink reported: two\nlines", "it is gone"]
     assert stored["seen"][0]["detail"] == "two\nlines"

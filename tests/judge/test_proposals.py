@@ -125,10 +125,10 @@ def test_runs_with_faults_other_input_or_no_drain_and_single_runs_are_refused(ma
 
 def test_the_command_prints_yaml_for_the_scenario(make: Make) -> None:
     runs = [str(make()), str(make(lambda row: {**row, "at": "10:05"}))]
-    told = CliRunner().invoke(app, ["propose", *runs])
-    assert told.exit_code == 0
-    assert "  rows:\n    # column at differs in 3 effects" in told.stdout
-    assert "    ignore: [at]\n" in told.stdout
+    result = CliRunner().invoke(app, ["propose", *runs])
+    assert result.exit_code == 0
+    assert "  rows:\n    # column at differs in 3 effects" in result.stdout
+    assert "    ignore: [at]\n" in result.stdout
     asked = CliRunner().invoke(app, ["propose", "--json", *runs])
     assert [p["ignore"] for p in json.loads(asked.stdout)["proposals"]] == [["at"], ["at"]]
     assert CliRunner().invoke(app, ["propose", runs[0]]).exit_code == 2

@@ -109,7 +109,7 @@ HISTORIES = [
         columns="id, v::TIMESTAMP AS v",
     ),
     History(
-        "words for what is no number", ['{"id":1,"v":"NaN"}'], ['{"id":1,"v":"NaN"}'], columns="id, v::DOUBLE AS v"
+        "words for what is not a number", ['{"id":1,"v":"NaN"}'], ['{"id":1,"v":"NaN"}'], columns="id, v::DOUBLE AS v"
     ),
     History("an escaped name", ['{"id":1,"v":5}'], ['{"id":1,"\\u0076":5}']),
     changed("a text under an escaped name", ['{"id":1,"v":5}'], '{"id":1,"\\u0076":"5"}'),

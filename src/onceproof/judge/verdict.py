@@ -233,7 +233,7 @@ class _Evidence:
         case, run = self.case, self.case.run
         log = self.job.failure_text()
         if self.died_early:
-            # Which of several consumers it was stands in the note alone.
+            # With several consumers, only the note names the one that died.
             who = run.drain_note if self.job.failure is None else None
             why = "\n".join(line for line in (who, log) if line)
             return [f"the job died before any fault, so the job itself is broken:\n{why or 'it logged nothing'}"]

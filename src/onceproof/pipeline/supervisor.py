@@ -63,7 +63,7 @@ class Exit:
 class Pipeline:
     """Starts, watches, kills and restarts the job. Thread-safe.
 
-    ``may_restart()`` tells whether a fault has fired: before that, an exit with an error is final. ``progress()`` is a number
+    ``may_restart()`` returns whether a fault has fired: before that, an exit with an error is final. ``progress()`` is a number
     that grows with every committed batch. After more than ``limit`` restarts in a row without progress, the supervisor gives
     up on the job. Only restarts while ``calm()`` count: a job cannot be expected to start while a fault is in progress.
     """

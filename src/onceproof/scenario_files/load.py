@@ -198,16 +198,16 @@ def _base(written: Any, files: Sequence[Document]) -> Document:
         raise ScenarioError([Problem(place, error.message, error.hint)]) from None
 
 
-def _find_base(written: str, beside: Path) -> Path:
+def _find_base(written: str, here: Path) -> Path:
     if _is_path(written):
-        path = beside / expanded(written)
+        path = here / expanded(written)
         if not is_file(path) and is_file(folder() / written):
             hint = "to copy a shipped scenario with its bases merged in: `onceproof validate --resolved NAME`"
             raise UsageError(f"base {shortened(written)!r} does not exist next to this file", hint=hint)
         return find(path)
     if written in names():
         return folder() / f"{written}.yaml"
-    near = f"did you mean './{written}.yaml'?" if is_file(beside / f"{written}.yaml") else suggest(written, names())
+    near = f"did you mean './{written}.yaml'?" if is_file(here / f"{written}.yaml") else suggest(written, names())
     raise UsageError(f"unknown base {shortened(written)!r}", hint=f"{near}\n{_BASES}")
 
 

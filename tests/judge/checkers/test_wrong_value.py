@@ -98,9 +98,9 @@ def test_a_correct_state_that_was_overwritten_is_stale(stored_run: Any, where: s
     write(run, where, [*states, 1])
     (finding,) = judge(run.save()).findings
     assert (finding.anomaly, finding.total, finding.attribution) == ("wrong-value", 1, {"stale": 1})
-    stood = "out/0@1" if where == "topic" else "out xid 701"
+    place = "out/0@1" if where == "topic" else "out xid 701"
     assert finding.witnesses[0].argument == (
-        f"Its input is committed; expected: total = 3.\nThe right content was at {stood}, and was overwritten.\nBut found: total = 1 (stale)."
+        f"Its input is committed; expected: total = 3.\nThe right content was at {place}, and was overwritten.\nBut found: total = 1 (stale)."
     )
     write(run, where, [1])
     (finding,) = judge(run.save()).findings

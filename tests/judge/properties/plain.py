@@ -128,15 +128,15 @@ class Plain:
                 return effects
             return list({(effect.lane, effect.key): effect for effect in effects}.values())
         times = {c["commit_order"]: c["commit_time_us"] // 1000 for c in self.run.tables["commits"]}
-        standing: list[tuple[str, Any]] = []
+        current: list[tuple[str, Any]] = []
         for row in rows:
             if row["before"] is not None and model.kind != "changelog":
-                standing.remove(next(s for s in standing if s[0] == row["before"]))
+                current.remove(next(s for s in current if s[0] == row["before"]))
             if row["content"] is not None:
-                standing.append((row["content"], row))
+                current.append((row["content"], row))
         return [
             _effect(content, model.identity, -1, row["commit_order"], None, times[row["commit_order"]])
-            for content, row in standing
+            for content, row in current
         ]
 
     def _open(self, output: str) -> set[Content]:
@@ -150,17 +150,17 @@ class Plain:
         for who in {e.id for e in [*self.due[output], *self.seen[output]]}:
             tally = tallies[who] = Tally()
             wanted = [e for e in self.due[output] if e.id == who]
-            standing = [e.content for e in self.seen[output] if e.id == who]
+            contents = [e.content for e in self.seen[output] if e.id == who]
             known = {e.content for e in wanted}
-            tally.foreign = [content for content in standing if content not in known]
+            tally.foreign = [content for content in contents if content not in known]
             if not wanted:
-                tally.unexplained = len(standing)
+                tally.unexplained = len(contents)
                 continue
             missing = sorted(wanted, key=lambda e: e.cause[1])
-            for content in standing:
+            for content in contents:
                 for effect in [e for e in missing if e.content == content][:1]:
                     missing.remove(effect)
-            unmatched = len(standing) - (len(wanted) - len(missing))
+            unmatched = len(contents) - (len(wanted) - len(missing))
             tally.wrong = max(len(tally.foreign), min(len(missing), unmatched))
             tally.extra = unmatched - tally.wrong
             tally.lost = missing[min(len(missing), unmatched) :]

@@ -87,15 +87,15 @@ def _store_txn(run: Any, index: int, txn: Txn) -> None:
 
 def _changes(run: Any, txn: Txn) -> Iterator[tuple[str, dict[str, Any] | None, dict[str, Any] | None]]:
     keyed = MODELS[txn.output].kind == "upsert"
-    standing: dict[Identity, dict[str, Any]] = run.__dict__.setdefault("standing", {}).setdefault(txn.output, {})
+    current: dict[Identity, dict[str, Any]] = run.__dict__.setdefault("current", {}).setdefault(txn.output, {})
     for write in txn.writes:
-        before = standing.get(write.identity) if keyed and not write.insert else None
+        before = current.get(write.identity) if keyed and not write.insert else None
         if write.values is None:
-            yield "delete", standing.pop(write.identity), None
+            yield "delete", current.pop(write.identity), None
             continue
         yield ("insert" if before is None else "update"), before, write.values
         if not write.insert:
-            standing[write.identity] = write.values
+            current[write.identity] = write.values
 
 
 def _store_partitions(run: Any, outputs: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ _POLL_S = 0.05
 _SESSION_MS = 45_000
 _ANSWER_S = 10.0
 _HEADER = "message"
-#: The broker's answers to a commit by a client that is no member, or was one before the last rebalance.
+#: The broker's answers to a commit by a client that is not a member, or that was one only before the last rebalance.
 _NOT_A_MEMBER = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.FENCED_INSTANCE_ID}
 
 

@@ -180,7 +180,7 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
 
 
 def _attempts(scenario: Scenario) -> Iterator[Complaint]:
-    """An attempt at a batch that never happens, or that cannot be told from the first."""
+    """An attempt at a batch that never happens, or that cannot be distinguished from the first."""
     for index, spec in enumerate(scenario.faults(FaultSpec)):
         at, loc = spec.at, ("chaos", index, "at", "attempt")
         if at.attempt is None:

@@ -309,7 +309,7 @@ def _name(place: str, kind: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The user's ``text`` on one line, so that it can stand in a comment."""
+    """The user's ``text`` on one line, so that it fits in a comment."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
