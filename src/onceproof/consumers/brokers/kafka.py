@@ -289,7 +289,7 @@ class GroupQueues(KafkaQueues):
         places = [TopicPartition(self._name(self._layout.topic), number) for number in range(len(self._layout.inputs))]
         why = ["nothing"]
         # A consumer that never joins asks. An admin client crashes the process if the group's coordinator is still loading
-        # (https://github.com/confluentinc/librdkafka/issues/5040).
+        # (librdkafka issue 5040).
         settings = client_config(self._stack.kafka.harness_bootstrap)
         asking = Consumer({**settings, "group.id": self.group(group), "isolation.level": "read_committed"})
 
