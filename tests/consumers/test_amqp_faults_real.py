@@ -23,7 +23,7 @@ from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.processes.owner import Owner
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
 Execute = Callable[..., tuple[Verdict, list[int]]]

@@ -25,7 +25,7 @@ from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 SHIPPED = find("amqp-redelivery-reorders")
 #: The names of an execution's topics, queues and groups begin with its number; the broker of this module keeps the old ones.

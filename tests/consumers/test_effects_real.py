@@ -14,7 +14,7 @@ from onceproof.judge.verdict import judge
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
 TWINS = [

@@ -14,7 +14,7 @@ from onceproof.explore.minimal import shrink_run
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 MANY = Path(__file__).parent.parent / "scenarios" / "two-hundred-messages.yaml"
 RunOnce = Callable[[str | Path], Result]

@@ -20,7 +20,7 @@ from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import producer_config
 from onceproof.stack.processes.owner import Owner
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 SCENARIO = """
 input: [{topic: live-orders}]

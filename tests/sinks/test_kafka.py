@@ -25,7 +25,7 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 MakeCheckpoint = Callable[..., Any]
 

@@ -18,7 +18,7 @@ from onceproof.sinks.postgres import PostgresAppend, PostgresUpsert
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 MakeCheckpoint = Callable[..., Any]
 

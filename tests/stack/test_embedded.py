@@ -21,7 +21,7 @@ from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 
 @pytest.fixture(scope="module")

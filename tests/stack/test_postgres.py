@@ -104,6 +104,7 @@ def ways_to_run() -> list[RunAs]:
 
 
 @pytest.mark.real
+@pytest.mark.services
 @pytest.mark.parametrize("run_as", ways_to_run())
 def test_it_starts_safely_and_decodes_every_change(run_as: RunAs, tmp_path: Path) -> None:
     if run_as == "user-namespace" and (problem := user_namespace_problem()):
@@ -168,6 +169,7 @@ def decoded(postgres: EmbeddedPostgres) -> dict[str, list[str]]:
 
 
 @pytest.mark.real
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("stream", "outcome", "rows"), [("downstream", "committed", 1), ("upstream", "aborted", 0)], ids=["ack", "request"]
 )
@@ -199,6 +201,7 @@ def xact_status(harness: psycopg.Connection[tuple[object, ...]], xid: object) ->
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_a_port_in_use_is_reported_with_the_log(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, Owner() as owner:
         port = taken.getsockname()[1]
@@ -208,6 +211,7 @@ def test_a_port_in_use_is_reported_with_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_a_killed_server_recovers_and_a_stopped_one_sends_an_error(tmp_path: Path) -> None:
     with direct(tmp_path) as postgres:
         with as_pipeline(postgres) as connection:
@@ -234,6 +238,7 @@ def test_a_killed_server_recovers_and_a_stopped_one_sends_an_error(tmp_path: Pat
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_postgres_refuses_writes_from_begin_to_end_of_a_refusal(tmp_path: Path) -> None:
     with direct(tmp_path) as postgres:
         context = cast("FaultContext", SimpleNamespace(stack=SimpleNamespace(postgres=postgres)))

@@ -241,6 +241,7 @@ def passes(proxy: toxiproxy.ToxiproxyProxy, upstream: socket.socket) -> bool:
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_cut_closes_and_refuses_connections_and_heal_accepts_them_again(
     real: tuple[ToxiproxyServer, socket.socket, toxiproxy.ToxiproxyProxy],
 ) -> None:
@@ -258,6 +259,7 @@ def test_cut_closes_and_refuses_connections_and_heal_accepts_them_again(
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_limit_data_downstream_passes_the_request_and_drops_the_answer(
     real: tuple[ToxiproxyServer, socket.socket, toxiproxy.ToxiproxyProxy],
 ) -> None:
@@ -276,6 +278,7 @@ def test_limit_data_downstream_passes_the_request_and_drops_the_answer(
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_a_toxic_for_a_client_that_does_not_read_recreates_the_proxy(
     real: tuple[ToxiproxyServer, socket.socket, toxiproxy.ToxiproxyProxy], events: list[tuple[str, dict[str, Any]]]
 ) -> None:
@@ -305,6 +308,7 @@ def test_a_toxic_for_a_client_that_does_not_read_recreates_the_proxy(
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_the_error_for_a_listen_port_in_use_names_it(
     real: tuple[ToxiproxyServer, socket.socket, toxiproxy.ToxiproxyProxy],
 ) -> None:

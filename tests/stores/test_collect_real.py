@@ -24,7 +24,7 @@ from onceproof.stack.processes.owner import Owner
 from onceproof.stores.kafka.read_back import TopicCounts, collect_topics
 from onceproof.stores.postgres.read_back import collect_postgres
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 
 @pytest.fixture(scope="module")

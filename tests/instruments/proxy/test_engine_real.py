@@ -26,7 +26,7 @@ from onceproof.stack.processes.owner import Owner
 from onceproof.stack.toxiproxy.framed import Frames
 from onceproof.stores.postgres.transactions import postgres_status
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 EVENTS: list[Event] = []
 TRANSACTIONAL = ("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "Produce", "EndTxn")

@@ -11,7 +11,7 @@ from onceproof.instruments.proxy.kafka_schema import api_names, layout
 
 from .wire import valid_versions
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 
 def test_the_definitions_equal_those_of_the_pinned_jar() -> None:
