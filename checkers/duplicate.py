@@ -47,6 +47,7 @@ _COPIES = """
         QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY pos DESC, lane DESC, content) <= extra)
     SELECT row_number() OVER () AS copy, c.* EXCLUDE ("partition", "offset"), h."key" AS record_key,
            h.timestamp_ms, h.producer_id, coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000) AS at_ms,
+           coalesce(CASE WHEN h.txn_end_ms IS NOT NULL THEN greatest(h.timestamp_ms, h.txn_end_ms - 1000) END, at_ms) AS since_ms,
            coalesce(f.txn_end_ms, f.timestamp_ms, l.commit_time_us // 1000) AS first_ms
     FROM chosen c
     LEFT JOIN history.output h ON c."partition" IS NOT NULL AND h.output = c.output
@@ -59,7 +60,9 @@ _COPIES = """
 # Each copy with its cause and a batch that read the cause, a replayed batch if there is one. Where the oracle names no cause
 # (sums, joins): the replayed batch during which both the first effect and the copy were written, if there is exactly one. Or
 # the one during which the first was written, if the copy came while no batch was open, after another start had committed a
-# later batch: that start was between two batches, so only an older one can have written.
+# later batch: a start writes in its batches, and that one was between two of them, so an older one wrote. Three times are not
+# exact: a transaction's marker is written up to a second after its commit was answered (``since_ms``), a batch is seen up to a
+# second after it was planned, and a late request arrives at any time.
 _SUSPECTS = """
     CREATE OR REPLACE TEMP TABLE duplicates AS
     WITH causes AS (
@@ -89,13 +92,16 @@ _SUSPECTS = """
         SELECT c.copy, NULL AS topic, NULL AS "partition", NULL AS "offset", {query: s.query, batch: s.batch, planned_by: s.planned_by,
                committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, replayed: s.replayed} AS b
         FROM (FROM copies ANTI JOIN of_cause USING (copy)) c JOIN spans s ON s.output = c.output
-             AND c.first_ms BETWEEN s.planned_ms AND s.committed_ms AND c.at_ms > s.committed_ms
-        WHERE EXISTS (FROM judge.batches l WHERE l.query = s.query AND l.batch > s.batch AND l.planned_by = l.committed_by
-                      AND l.planned_by > s.planned_by AND l.committed_ms < c.at_ms)
-          AND NOT EXISTS (FROM judge.batches l JOIN writers w USING (query) WHERE w.output = c.output
-                          AND c.at_ms >= l.planned_ms AND (l.committed_ms IS NULL OR c.at_ms <= l.committed_ms))
+             AND c.first_ms BETWEEN s.planned_ms AND s.committed_ms AND c.since_ms > s.committed_ms
+        WHERE c.allowed = 1
+          AND EXISTS (FROM judge.batches l WHERE l.query = s.query AND l.batch > s.batch AND l.planned_by = l.committed_by
+                      AND l.planned_by > s.planned_by AND l.committed_ms < c.since_ms)
+          AND NOT EXISTS (FROM judge.batches l WHERE coalesce(c.at_ms >= l.planned_ms - 1000, true)
+                          AND coalesce(c.since_ms <= l.committed_ms, true))
+          AND NOT EXISTS (FROM history.faults WHERE fault = 'late-request' AND fired_at IS NOT NULL)
         QUALIFY count(*) OVER (PARTITION BY c.copy) = 1)
-    SELECT c.*, e.* EXCLUDE (copy, b), e.b.query AS query, e.b.batch AS batch, e.b.planned_by AS planned_by,
+    SELECT c.*, e.* EXCLUDE (copy, b), c.copy IN (SELECT copy FROM of_gap) AS in_gap,
+           e.b.query AS query, e.b.batch AS batch, e.b.planned_by AS planned_by,
            e.b.committed_by AS committed_by, e.b.planned_ms AS planned_ms, e.b.committed_ms AS committed_ms,
            coalesce(e.b.replayed, false) AND (pos, lane) IS DISTINCT FROM (first_pos, first_lane) AS apart,
            coalesce(e.b.replayed, false) AND pos IS NULL AS unplaced
@@ -214,8 +220,9 @@ class Duplicate(Checker):
     Each copy is attributed to the first of these sources that applies. There is one finding per source:
 
     - ``zombie``: the copy comes after an effect of a later batch that a later start of the driver planned and committed, or
-      the copy or the first effect became readable only after that batch was committed: an older start was still alive. Where the oracle names no cause: the first effect was
-      written during such a replayed batch, and the copy when no batch of the query was open;
+      the copy or the first effect became readable only after that batch was committed: an older start was still alive. Where
+      the oracle names no cause: the first effect was written during a replayed batch, and the copy after a later start had
+      committed a later batch, while no batch was open (a job is taken to write in its batches only);
     - ``producer retry``: a producer without idempotence sent the record again. The job's producer: the copy has the key, value,
       creation time and partition of the first effect. The producer of the input: the input holds the record twice with one
       creation time, and the producer's ledger lists one of them;
@@ -327,11 +334,11 @@ def _unsettled(case: Case, rows: list[Row]) -> str | None:
     if case.run.imported:
         return "the history was imported: it records neither batches nor faults"
     if any(row["active"] for row in rows):
-        return "every fault active at that time struck another batch, so it is not known to be the cause"
+        return "the faults active at that time struck other batches, so none of them is known to be the cause"
     broken = """SELECT (SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL)
                      + (SELECT count(*) FROM judge.batches WHERE replayed)"""
     if any(row["nowhere"] for row in rows) and case.number(broken):
-        return "the batch that wrote them is not known"
+        return "the batch that wrote the copy is not known"
     return None
 
 
@@ -363,7 +370,7 @@ def _why(row: Row, unsettled: str | None) -> str:
         return (
             f"{batch} was planned by driver start {row['planned_by']}; start {row['later_by']} planned and committed batch "
             f"{row['later']}, and one of the copies came after that"
-            + (", while no batch of the query was open" if row["offset"] is None else "")
+            + (", while no batch was open" if row["in_gap"] else "")
         )
     if row["source"] == "producer retry" and row["resent"]:
         return (

@@ -149,7 +149,7 @@ def _unsettled(case: Case, rows: list[Row]) -> str:
         return "the history was imported: it records no faults"
     if any(row["active"] is None for row in rows):
         return "the batch that lost them is not known"
-    return "every fault active at that time struck another batch, so it is not known to be the cause"
+    return "the faults active at that time struck other batches, so none of them is known to be the cause"
 
 
 def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:

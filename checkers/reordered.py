@@ -220,7 +220,7 @@ def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
             anomaly="reordered",
             output=output,
             total=total,
-            summary=f"{times(total, noun(case, output))} after the {noun(case, output)} of a later record of the same {scope}",
+            summary=f"{times(total, noun(case, output))} after the {noun(case, output)} of a later input record of the same {scope}",
             batches=sums(rows, "of_batch"),
             **shown(partial(_witnesses, case, output, keyed)),
         )

@@ -129,7 +129,7 @@ def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision
             return "write"
         raise OffsetGap(
             f"batch {ranges.batch} follows earlier batches, but no progress of this pipeline is recorded",
-            hint="if the pipeline was renamed or its progress record deleted, restore it; else start with a new checkpoint",
+            hint="restore the pipeline's former name or its progress record; if that is impossible, start with a new checkpoint",
         )
     partitions = [(topic, partition) for topic, ends in ranges.end.items() for partition in ends]
     done = {tp: _done(recorded.offsets, ranges, *tp) for tp in partitions}

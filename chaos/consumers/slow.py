@@ -96,7 +96,7 @@ class Slow(AtItsStep):
         )
         late = [e for e in after[after.index(again) :] if e.consumer == target and e.message == message]
         effect = next((e for e in late if e.kind == "effect"), None)
-        done = f"did its effect at tick {effect.tick}" if effect is not None else "had no effect"
+        done = f"wrote its effect at tick {effect.tick}" if effect is not None else "did not write its effect"
         evidence.append(f"{target} went on and {done}")
         answer = next((e for e in late if e.kind in (*_ANSWERS, "lost")), None)
         if answer is None:

@@ -253,9 +253,9 @@ def led_from(folder: Path, epoch: int) -> list[int]:
 
 def _describe_acknowledgements(acknowledged: list[Reply], *, alone: bool) -> str:
     if not acknowledged and alone:
-        return f"it was alone in sync, but acknowledged none of its records within {_WRITES_S:.0f} s"
+        return f"it was alone in sync, but acknowledged none of these records within {_WRITES_S:.0f} s"
     if not acknowledged:
-        return f"it acknowledged none of its records within {_UNACKNOWLEDGED_S:.0f} s: it waited for its followers"
+        return f"it acknowledged none of these records within {_UNACKNOWLEDGED_S:.0f} s: it waited for its followers"
     last = acknowledged[-1].message.partition(" ")[2]
     return f"it had acknowledged {len(acknowledged)} requests without its followers, the last {last}"
 

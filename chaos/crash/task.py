@@ -47,7 +47,7 @@ class TaskCrash(TaskFault):
         evidence = list(victim.evidence)
         start = context.job.current_start
         tree.kill()
-        evidence.append(f"killed (SIGKILL): {describe_tree(tree)}")
+        evidence.append(f"killed (SIGKILL), and gone: {describe_tree(tree)}")
         hit = victim.hit
         wait_until(
             "the killed process's connection to close",

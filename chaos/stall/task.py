@@ -85,7 +85,7 @@ class TaskStall(TaskFault):
         self._task.release()
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
         if hit.answer is None:
-            return missed(*evidence, f"its frame was never delivered: {hit.undeliverable}")
+            return missed(*evidence, hit.undeliverable or "the frame was never delivered")
         answer = _answer(hit.answer.facts)
         evidence.append(
             Evidence("its frame was delivered after the batch's commit; the service answered", detail=answer)

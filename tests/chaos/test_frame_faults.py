@@ -159,7 +159,9 @@ def test_a_client_that_leaves_while_its_frame_is_held_is_reported_at_once(
     stopped.arm(context, occurrence)
     hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0)
     stopped.rule.hits.append(hit)
-    hit.undeliverable = "the client closed the connection while it was parked; it was never delivered"
+    hit.undeliverable = (
+        "the client closed the connection while the frame was parked, so the frame never reached the service"
+    )
     proof = prove_loss(stopped, context, occurrence)
     assert not proof.hit and proof.evidence[-1] == hit.undeliverable
 

@@ -148,6 +148,10 @@ def test_a_consumer_that_ended_is_noticed_while_another_is_awaited(path: Path) -
         with pytest.raises(ConsumerDied, match="c2 ended with exit code 3 before its first step"):
             processes.check_running()
         assert [consumer["consumer"] for consumer in processes.exits] == ["c3", "c2"]
+        Consumer(path).send(consumer="c2", before="take", did=None)
+        pumped(gate)
+        with pytest.raises(ConsumerDied, match="c2 ended with exit code 3 while it was held before a step"):
+            processes.check_running()
         processes.stop()
 
 

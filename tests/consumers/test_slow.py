@@ -77,7 +77,7 @@ def test_slow_missed_if_any_part_of_its_proof_was_not_seen(after: list[TraceEven
 
 def test_an_acknowledgement_refused_before_the_effect_is_proof_as_well() -> None:
     proof = proof_of(SLOW, TAKEN, [*GIVEN, event("fenced", "c2", 4)])
-    assert proof.hit and "c2 went on and had no effect" in proof.evidence
+    assert proof.hit and "c2 went on and did not write its effect" in proof.evidence
 
 
 def test_slow_is_over_when_another_consumer_was_given_the_message() -> None:

@@ -116,7 +116,7 @@ ONE_PROBLEM = {
     ),
     "a single chunk": (
         ("chunks: 10", "chunks: 1"),
-        "mine.yaml:20:17: the job may never reach batch 2: 60000 records in 1 chunks guarantee no batch with data\n"
+        "mine.yaml:20:17: the job may never reach batch 2: 60,000 records in 1 chunk guarantee no batch with data\n"
         "    at least 3 chunks",
     ),
     "two faults at one position": (

@@ -112,7 +112,7 @@ def test_a_listed_file_that_is_gone_has_no_rows(tmp_path: Path) -> None:
     one.unlink()
     record, history = read_back(tmp_path)
     assert ids(history["output"]) == [(0, "2")]
-    assert record["note"] == f"1 file missing that the log lists, the first is {one.name}"
+    assert record["note"] == f"the log lists 1 file that is missing, the first is {one.name}"
 
 
 def test_columns_in_the_names_of_folders_are_read(tmp_path: Path) -> None:

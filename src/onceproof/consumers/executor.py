@@ -102,7 +102,8 @@ class ScheduleExecutor:
         consumer = self._named(dead.consumer)
         self.died, self.stuck = dead, self.faults.any_fired
         self.note = f"{dead} (tick {self._tick}{f', message {consumer.holds.number}' if consumer.holds else ''})"
-        self._record_consumer("end", consumer)
+        if not dead.held:  # else the trace would show it as ended in a step
+            self._record_consumer("end", consumer)
 
     @property
     def drained(self) -> bool:

@@ -51,7 +51,7 @@ class StepDone:
 
 
 class AtItsStep:
-    """The base of consumer faults: strikes as soon as its step is done, and leaves nothing to undo."""
+    """The base of consumer faults: strikes as soon as its step is done. ``heal`` does nothing unless a kind overrides it."""
 
     def matches(self, seen: StepDone) -> bool:
         return True

@@ -20,11 +20,17 @@ _PUMP_S = 0.05
 class ConsumerDied(Exception):
     """A consumer process ended without a fault having killed it."""
 
-    def __init__(self, consumer: str, code: int | None, step: str | None, last_words: str) -> None:
+    def __init__(
+        self, consumer: str, code: int | None, step: str | None, last_words: str, *, held: bool = False
+    ) -> None:
+        """``step``: the last one that it was allowed. ``held``: it had done that one, and was held before the next."""
         where = f"in its step {step!r}" if step is not None else "before its first step"
+        if held:
+            where = "while it was held before a step"
         super().__init__(f"consumer {consumer} ended with exit code {code} {where}, and no fault had killed it")
         self.consumer = consumer
         self.last_words = last_words
+        self.held = held
 
 
 @dataclass
@@ -99,7 +105,8 @@ class ConsumerProcesses:
         process = self._started[name]
         code = process.service.returncode
         self.exits.append({"consumer": name, "start": process.starts - 1, "code": code, "killed": False})
-        return ConsumerDied(name, code, process.granted, process.service.log_tail(40))
+        held = self._gate.request_of(name) is not None
+        return ConsumerDied(name, code, process.granted, process.service.log_tail(40), held=held)
 
     def await_step(self, name: str) -> StepRequest:
         """Wait until the consumer is at its next step, and return its request. Raises `ConsumerDied`."""

@@ -76,7 +76,7 @@ def proven(*evidence: str | Evidence) -> Proof:
 
 
 def missed(*evidence: str | Evidence) -> Proof:
-    """The proof of a fault that missed: the last item of the evidence says why."""
+    """The proof of a fault that missed: one item of the evidence says why."""
     return Proof(False, evidence)
 
 

@@ -14,6 +14,7 @@ from pydantic import Field, PositiveInt
 
 from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.frame_checks import unmatchable
@@ -300,5 +301,7 @@ def prove_loss(stopped: StoppedFrame, context: FaultContext, seen: Occurrence) -
     evidence.append(wait_for_commit(context, seen))
     later = stopped.rule.fitting - stopped.rule.nth
     if later > 0:
-        evidence.append(f"{later} more matching requests were sent later: the client reconnected")
+        evidence.append(
+            f"{times(later, 'matching request')} came later: the client, or a restarted one, connected again"
+        )
     return proven(*evidence)

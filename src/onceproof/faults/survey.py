@@ -29,9 +29,9 @@ _WRITES = re.compile(WRITES, re.IGNORECASE)
 _INTO = re.compile(rf'{WRITES}\s+(?:into\s+|from\s+)?(?:only\s+)?((?:"[^"]*"|[\w.$])+)', re.IGNORECASE)
 #: The parts of a transactional id that may differ in the next batch or run.
 _CHANGING = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+", re.IGNORECASE)
-#: Frames recorded per service: a job that commits every row would otherwise fill the disk.
+#: Frames recorded per service and kind of frame: a job that commits every row would otherwise fill the disk.
 _MAX_FRAMES = 400
-#: Similar frames recorded per service: otherwise the many rows of one table would leave no room for another table's.
+#: Similar frames recorded per service and kind of frame: otherwise the many rows of one table would leave no room for another table's.
 _MAX_SIMILAR = 40
 _MAX_STATEMENTS = 8
 
@@ -249,7 +249,7 @@ def _commits_by_batch(seen: list[_SeenFrame], query: str) -> dict[float | None, 
 
 @dataclass(frozen=True)
 class _SeenFrame:
-    """A frame that was seen while at least one batch was open."""
+    """A frame that was seen while at least one batch was open that read input or wrote."""
 
     event: dict[str, Any]
     opened: Mapping[str, float]

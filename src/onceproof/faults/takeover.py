@@ -112,15 +112,22 @@ class Takeover:
             self.end()
             why = f"another query ended the old driver before query {self._seen.query} ended by itself"
             return missed(*evidence, f"{after}, {why}: what that query would have written is not known")
-        how = "got the error that it was replaced" if first.is_running() else f"ended with exit code {first.returncode}"
-        errors = _ERROR.findall(first.log_tail(400))
+        noticed = (
+            "'s query ended with an error" if self._has_several_queries() else " got the error that it was replaced"
+        )
+        how = noticed if first.is_running() else f" ended with exit code {first.returncode}"
+        errors = _ERROR.findall(first.log_tail(_LINES))
         self.end()
         self._context.timeline.emit("driver.ended", start=self.start)
-        last = f"last error in its log: {one_line(errors[-1])}" if errors else "no error in its log"
+        last = (
+            f"last error in its log: {one_line(errors[-1])}"
+            if errors
+            else f"no error in the last {_LINES} lines of its log"
+        )
         written = self._written(before)
         return proven(
             *evidence,
-            Evidence(f"{after}, the old driver {how}", detail=last),
+            Evidence(f"{after}, the old driver{how}", detail=last),
             *([f"meanwhile it changed {change}" for change in written] or [NOTHING_WRITTEN]),
         )
 
@@ -132,8 +139,8 @@ class Takeover:
         return len(self._context.checkpoint.queries()) > 1
 
     def _is_replaced(self) -> bool:
-        """Whether the first driver got the error that it was replaced. Of several queries the struck one must have ended:
-        another one may get the error at once, while this one still has its batch to write."""
+        """Whether the first driver got the error that it was replaced. Of several queries the struck one must have ended, with
+        whatever error: another one may get that error at once, while this one still has its batch to write."""
         log = self.first.log_tail(_LINES)
         if not self._has_several_queries():
             return _REPLACED.search(log) is not None

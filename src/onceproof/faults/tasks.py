@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import Field
 
 from onceproof.base.waiting import wait_until
+from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed
 from onceproof.faults.frames import FrameSpec, StoppedFrame, at_plan, describe_frame, frame_problems
@@ -189,7 +190,7 @@ def wait_for_event_log(
 def describe_tree(tree: Tree) -> str:
     """The process and the number of its descendants, for evidence."""
     descendants = len(tree.stats) - 1
-    return f"process {tree.stats[0].pid}" + (f" and {descendants} descendants" if descendants else "")
+    return f"process {tree.stats[0].pid}" + (f" and {times(descendants, 'descendant')}" if descendants else "")
 
 
 def _query_id(context: FaultContext, query: str) -> str | None:

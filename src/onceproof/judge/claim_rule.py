@@ -52,7 +52,7 @@ class ClaimRule:
 
 FORBIDDEN = ClaimRule()
 
-#: Anomalies that were visible only for a while. Claims are about the state at the quiet point.
+#: Anomalies that were visible only for a while. They break no claim about the end.
 TRANSIENT = Allows(
     claim={},
     what="findings that are gone at the quiet point",

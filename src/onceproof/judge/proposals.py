@@ -73,7 +73,7 @@ def as_text(proposals: Sequence[Proposal], runs: int) -> str:
     """The proposals as YAML for the scenario file, with the reasons as comments."""
     if not proposals:
         return f"# nothing differs between these {runs} fault-free runs\n"
-    lines = [f"# these columns differ between {runs} fault-free runs, so a replay may change them too", "outputs:"]
+    lines = [f"# {runs} fault-free runs differ as follows, so a replay may differ in the same way", "outputs:"]
     for proposal in proposals:
         lines.append(f"  {proposal.output}:")
         lines += [f"    # {sentence}" for sentence in proposal.differences.sentences()]

@@ -64,7 +64,7 @@ def judge(run_dir: Path) -> Verdict:
 def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     started = time.monotonic()
     run = RunRecord.read(run_dir)
-    # The job's logs are masked already, but its output may hold secrets.
+    # What run.json quotes of the job is masked already, but its output may hold secrets.
     with hiding(of_environment(run.scenario.pipeline.secrets)):
         if run.observed:
             with open_case(run_dir) as case:

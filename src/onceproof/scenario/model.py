@@ -145,7 +145,7 @@ class ConsumersSpec(Model):
     acknowledge: Literal["after-effect", "before-effect", "with-effect"] = Field(
         "after-effect", description="the order of effect and acknowledgement; with-effect: both in one transaction"
     )
-    every: PositiveInt = Field(1, description="ticks between one message published and the next")
+    every: PositiveInt = Field(1, description="ticks between publishing one message and the next")
     work: PositiveInt = Field(1, description="ticks of work on each message, except those under slow")
     slow: dict[_NumberAsKey, PositiveInt] = Field(
         default_factory=dict, description="messages that take longer: number of the message, from 1 -> ticks of work"

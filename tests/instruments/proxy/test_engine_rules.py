@@ -134,7 +134,7 @@ def test_when_the_service_disconnects_a_parked_frame_is_reported_and_its_client_
         echo.hang_up()
         assert client.recv(1) == b""
     rule.release()
-    with pytest.raises(WaitTimeout, match="closed the connection while it was parked"):
+    with pytest.raises(WaitTimeout, match="closed the connection while the frame was parked"):
         rule.wait_for_answer(hit, 10)
     wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
     assert postgres.kinds() == ["frame.stopped", "frame.undeliverable"]

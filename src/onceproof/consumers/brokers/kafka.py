@@ -299,7 +299,7 @@ class GroupQueues(KafkaQueues):
             except KafkaException as refused:
                 why[:] = [refused.args[0].str()]
                 return None
-            # An offset in an open transaction is reported as an error (KIP-447). -1001 without an error: nothing was committed.
+            # While a transaction with an offset is open there is an error or no answer (KIP-447). -1001: nothing was committed.
             why[:] = [f"{p.topic}-{p.partition}: {p.error}" for p in found if p.error]
             return None if why else {p.partition: max(p.offset, 0) for p in found}
 

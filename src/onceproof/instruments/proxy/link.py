@@ -202,7 +202,9 @@ class Link:
         self.server.cut("close")
         if self._parked is not None:
             parked, self._parked = self._parked, None
-            parked.hit.undeliverable = "the service closed the connection while it was parked; it was never delivered"
+            parked.hit.undeliverable = (
+                "the service closed the connection while the frame was parked, so the frame never reached it"
+            )
             self._emit("frame.undeliverable", parked.rule, parked.hit, why=parked.hit.undeliverable)
         for rule, hit in self._waiting.values():
             hit.undeliverable = "the service closed the connection without an answer"
@@ -294,7 +296,9 @@ class Link:
         assert self._parked is not None
         parked, self._parked = self._parked, None
         self._cut_off = True
-        why = parked.hit.undeliverable = "the client closed the connection while it was parked; it was never delivered"
+        why = parked.hit.undeliverable = (
+            "the client closed the connection while the frame was parked, so the frame never reached the service"
+        )
         self._emit("frame.abandoned", parked.rule, parked.hit, why=why)
         parked.hit.client_left_at = now()
         self.end("close")

@@ -140,6 +140,6 @@ def _reader(inputs: Connection, topic: str) -> str:
     ]
     if len(readers) > 1:
         raise NotEvaluated(
-            f"oracle: windows: {topic}: queries {' and '.join(sorted(readers))} read it: name under query: the one whose watermark counts"
+            f"oracle: windows: {topic}: queries {' and '.join(sorted(readers))} read it: set `query` to the one whose watermark counts"
         )
     return readers[0] if readers else ""

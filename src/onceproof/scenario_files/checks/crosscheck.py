@@ -14,6 +14,7 @@ from pathlib import Path
 
 from onceproof.base.paths import exists, is_folder
 from onceproof.base.registry import suggest
+from onceproof.base.words import times
 from onceproof.data import datasets, open_dataset
 from onceproof.faults.contract import SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
 from onceproof.faults.controller import struck_target
@@ -130,7 +131,9 @@ def _dataset_rows(spec: InputSpec, seed: int) -> int:
 
 def _batches(scenario: Scenario) -> Iterator[Complaint]:
     sure = scenario.guaranteed_batches()
-    fed = " and ".join(f"{rows_of(s, scenario.seed)} records in {s.chunks} chunks" for s in scenario.input)
+    fed = " and ".join(
+        f"{times(rows_of(s, scenario.seed), 'record')} in {times(s.chunks, 'chunk')}" for s in scenario.input
+    )
     with_data = {1: "no batch with data", 2: "only batch 1"}.get(sure, f"only batches 1 to {sure - 1}")
     for index, spec in enumerate(scenario.faults(FaultSpec)):
         loc: Loc = ("chaos", index, "at", "batch")

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from onceproof.base.errors import HistoryError, UsageError
-from onceproof.base.words import times
+from onceproof.base.words import are, times
 from onceproof.history.run_record import OutputRecord
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
@@ -102,7 +102,11 @@ def _collect(run: ReadBack, name: str, spec: FilesOutput) -> OutputRecord:
         commit = {"commit_order": order, "xid": write.number, "commit_time_us": write.time_us, "changes": changes}
         run.writer.append("commits", [commit])
         rows += changes
-    note = f"{times(len(gone), 'file')} missing that the log lists, the first is {gone[0].name}" if gone else None
+    note = (
+        f"the log lists {times(len(gone), 'file')} that {are(len(gone))} missing, the first is {gone[0].name}"
+        if gone
+        else None
+    )
     if unlisted := [path for path in files if path not in set(visible)]:
         aborted, unreadable = 0, 0
         for path in unlisted:
