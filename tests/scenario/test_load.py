@@ -101,12 +101,12 @@ ONE_PROBLEM = {
     ),
     "a batch beyond the guaranteed ones": (
         ("batch: 2", "batch: 40"),
-        "mine.yaml:20:17: the job may never reach batch 40: 60000 records in 10 chunks guarantee only batches 1 to 9\n"
+        "mine.yaml:20:17: the job may never reach batch 40: 60,000 records in 10 chunks guarantee only batches 1 to 9\n"
         "    a batch from 1 to 9, or at least 41 chunks",
     ),
     "the first batch that is not guaranteed": (
         ("batch: 2", "batch: 10"),
-        "mine.yaml:20:17: the job may never reach batch 10: 60000 records in 10 chunks guarantee only batches 1 to 9\n"
+        "mine.yaml:20:17: the job may never reach batch 10: 60,000 records in 10 chunks guarantee only batches 1 to 9\n"
         "    a batch from 1 to 9, or at least 11 chunks",
     ),
     "batch 0, which holds no data": (
