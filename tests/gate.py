@@ -1,12 +1,16 @@
-"""The shipped scenarios that the gate (`tox`) runs; `tox -e full` runs them all."""
+"""The shipped scenarios that the gate (`tox`) runs; `tox -e full` runs them all.
+
+Those of consumers take only seconds: the gate runs them all (`tests/consumers/test_scenarios_real.py`).
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from onceproof.judge.findings import Verdict
 from onceproof.scenario_files.load import find, load, names
 
-#: Each kind of fault at least once, and all scenarios of consumers, which take only seconds. The fast tests show each anomaly.
+#: Scenarios with Spark: each kind of fault at least once. The fast tests show each anomaly.
 SCENARIOS = frozenset(
     {
         "aborted-input-uncommitted",  # aborted-input; aborted-read
@@ -25,10 +29,25 @@ SCENARIOS = frozenset(
         "unclean-election",  # crash of all brokers in sync; loss of records that only the leader had
         "zombie-driver-unfenced",  # stall of the driver; zombie-write
     }
-    | {name for name in names() if load(find(name)).pipeline.consumers}
 )
+#: Scenarios without Spark.
+OF_CONSUMERS = frozenset(name for name in names() if load(find(name)).pipeline.consumers)
 
 
 def gate(*scenarios: str) -> list[object]:
     """``scenarios`` as test parameters; those that are not in `SCENARIOS` get the marker ``full``."""
     return [name if name in SCENARIOS else pytest.param(name, marks=pytest.mark.full) for name in scenarios]
+
+
+def assert_as_expected(name: str, verdict: Verdict) -> None:
+    """The scenario's run has the verdict and the anomalies that it expects, and each of its faults hit."""
+    expect = load(find(name)).expect
+    assert verdict.outcome.value == expect.verdict, summary(verdict)
+    assert sorted(verdict.anomalies()) == sorted(expect.anomalies), summary(verdict)
+    assert verdict.faults, "a scenario without a fault shows nothing"
+    assert all(f.armed and f.fired and f.hit for f in verdict.faults), summary(verdict)
+    assert all(f.evidence for f in verdict.faults)
+
+
+def summary(verdict: Verdict) -> str:
+    return "\n".join([verdict.outcome, *verdict.reasons, *(f"{f.fault}: {f.evidence}" for f in verdict.faults)])

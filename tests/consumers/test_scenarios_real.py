@@ -1,4 +1,4 @@
-"""Effect and offset that come apart on a real consumer group: what the claim allows of that, and one transaction for both."""
+"""Every shipped scenario of consumers on a real broker: it has the expected verdict, and what a claim allows of its findings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from onceproof.judge.verdict import judge
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 
+from ..gate import OF_CONSUMERS, assert_as_expected
+
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
@@ -23,6 +25,11 @@ TWINS = [
     ("crash-before-position-duplicates", "position-with-row", "duplicate"),
     ("offset-before-effect-loses", "offset-before-effect-transactional", "lost-write"),
 ]
+
+
+@pytest.mark.parametrize("name", sorted(OF_CONSUMERS))
+def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
+    assert_as_expected(name, run_once(name).verdict)
 
 
 @pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
