@@ -167,7 +167,9 @@ def at_frames(job: Job, settings: Mapping[str, Any]) -> Iterator[Try]:
     }
     missing = {
         Point.IN_TASKS: "no write to an output was seen in its batches",
-        Point.BEFORE_SINK_COMMIT: job.no_commit() if not job.sinks else "none of its sinks has a commit",
+        Point.BEFORE_SINK_COMMIT: job.no_commit()
+        if not job.sinks
+        else "its sinks write without a transaction, so no request commits a batch",
         Point.BETWEEN_SINKS: "its sinks share a commit"
         if len(job.places) > len({sink.query for sink in job.places})
         else "its batches write to a single sink",
