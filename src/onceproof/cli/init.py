@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.base.paths import exists, expanded, is_file, is_folder
+from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
 from onceproof.scenario_files.checks.names import TOPIC_RULE, is_topic, table_problem
 from onceproof.scenario_files.drafts import command, draft, sample
@@ -35,6 +36,11 @@ def init_scenario(
     """
     folder = (expanded(file).absolute() if file is not None else Path.cwd() / "any").parent
     named, unnamed = _samples(samples)
+    for topic in named.keys() - set(topics) if topics else ():
+        near = suggest(topic, list(topics))
+        raise UsageError(
+            f"there is a sample of topic {topic!r}, and no --topic {topic}", hint=f"{near} Or add --topic {topic}"
+        )
     job = command.read(
         words,
         env,
