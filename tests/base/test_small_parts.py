@@ -58,6 +58,7 @@ def test_a_name_can_be_registered_once_and_an_unknown_name_gets_a_suggestion() -
         ("x", [], "none is known"),
         ("zzz", ["a", "b"], "known: a, b"),
         ("partitoin", ["partition"], "'partition'"),
+        ("dup", ["lost-write", "duplicate"], "did you mean 'duplicate'?"),
         ("zqx", [f"scenario-{n}" for n in range(99)] + ["jazz"], "nearest: 'jazz' and 'scenario-"),
     ],
 )
