@@ -1,6 +1,7 @@
-"""The named places in Spark's micro-batch commit protocol, in the order in which a batch passes them.
+"""The named places in Spark's micro-batch commit protocol.
 
-The order is that of ``MicroBatchExecution``: write ``offsets/N``, run the tasks, commit the sink, write ``commits/N``.
+All but the last are in the order of ``MicroBatchExecution``: write ``offsets/N``, run the tasks, commit the sink, write
+``commits/N``. The last, ``state-partly-committed``, lies in the tasks: they write the state, as version N+1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Point(StrEnum):
     STATE_PARTLY_COMMITTED = "state-partly-committed"
 
 
-#: The state that a crash at the point leaves behind, in the words of the report.
+#: What is true of batch N at the point, and so what a crash there leaves behind, in the words of the report.
 LEFT_BEHIND: dict[Point, str] = {
     Point.BEFORE_OFFSET_LOG: "nothing of N is durable; another end offset may be picked next time",
     Point.AFTER_OFFSET_LOG: "N is planned, the sink has seen nothing",
@@ -34,5 +35,5 @@ LEFT_BEHIND: dict[Point, str] = {
     Point.BETWEEN_SINKS: "the first of two sinks has committed, the second has not",
     Point.AFTER_SINK_COMMIT: "the sink has committed, commits/N is missing: N will be replayed",
     Point.AFTER_COMMIT_LOG: "commits/N is durable, offsets/N+1 is missing",
-    Point.STATE_PARTLY_COMMITTED: "some state-store partitions of N+1 are written",
+    Point.STATE_PARTLY_COMMITTED: "some state partitions of N are written (as version N+1), the others are not",
 }
