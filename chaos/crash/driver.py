@@ -37,7 +37,8 @@ class DriverCrash:
 
     @classmethod
     def problems(cls, spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
-        problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
+        elsewhere = (Point.IN_TASKS,)  # where `onceproof.chaos.crash.task` strikes the driver
+        problems = point_problems(spec, (*GATED, *WATCHED, *PARKED, *elsewhere))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
             message = "before batch 0 there are no state files, so how many partitions it has written cannot be known"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))

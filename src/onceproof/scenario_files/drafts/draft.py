@@ -152,7 +152,7 @@ def _sampled(draft: Draft, sample: Sample) -> list[str]:
     elif sample.key is None:
         lines += [
             f"    # {DECIDE}: which field is the key of the topic's records? No field looks like one, and without a key no order",
-            "    #   can be checked. To name one: options: {file: ..., key: FIELD}",
+            "    #   per key can be checked. To name one: options: {file: ..., key: FIELD}",
             f"    options: {{file: {file}, form: values}}",
         ]
     else:
