@@ -433,10 +433,7 @@ def test_a_path_outside_the_run_is_marked(path: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (
-            ("--topic", "a", "--topic", "b", "--sample", "orders.jsonl"),
-            "sample 'orders.jsonl' needs its topic: there are a, b",
-        ),
+        (("--topic", "a", "--topic", "b", "--sample", "orders.jsonl"), "needs its topic: there are a, b"),
         (("--sample", "orders.jsonl", "--sample", "x.jsonl"), "--sample TOPIC=FILE"),
         (("--topic", "a.orders", "--sample", "orders=orders.jsonl"), "did you mean 'a.orders'?"),
         (("--sample", "a=orders.jsonl", "--sample", "a=orders.jsonl"), "topic 'a' has two samples"),

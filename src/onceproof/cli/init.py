@@ -37,10 +37,8 @@ def init_scenario(
     folder = (expanded(file).absolute() if file is not None else Path.cwd() / "any").parent
     named, unnamed = _samples(samples)
     for topic in named.keys() - set(topics) if topics else ():
-        near = suggest(topic, list(topics))
-        raise UsageError(
-            f"there is a sample of topic {topic!r}, and no --topic {topic}", hint=f"{near} Or add --topic {topic}"
-        )
+        hint = f"{suggest(topic, list(topics))}\nor add --topic {topic}"
+        raise UsageError(f"there is a sample of topic {topic!r}, and no --topic {topic}", hint=hint)
     job = command.read(
         words,
         env,
