@@ -109,7 +109,8 @@ class TornBatch(Checker):
         decided="The unit is the micro-batch, and in Kafka also the transaction. If part of a batch's effects can be "
         "read and the rest is missing at the end, it survived. If they became visible in several steps and are "
         "complete at the end, it is transient. If some records of a Kafka transaction are committed and others "
-        "aborted or still open, it survived. A batch in part or in steps violates atomic: batch. Not "
+        "aborted or still open, it survived. A batch in part or in steps violates atomic: batch; "
+        "a transaction in part violates atomic: transaction as well. Not "
         "evaluated unless the history shows which input caused which effect, or the times of the commits.",
         stops=(
             "One sink transaction for the whole batch: stage in tasks, publish in the driver's commit.",

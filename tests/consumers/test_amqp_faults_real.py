@@ -23,14 +23,13 @@ from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.processes.owner import Owner
 
+from ..gate import TWINS
+
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
 Execute = Callable[..., tuple[Verdict, list[int]]]
-TWINS = [
-    ("amqp-ack-lost-duplicates", "amqp-ack-lost-transactional", "duplicate"),
-    ("amqp-cut-reorders", "amqp-cut-queue-per-consumer", "reordered"),
-]
+ON_AMQP = [twins for twins in TWINS if twins[0].startswith("amqp-")]
 ON_RABBITMQ = ("amqp: {}", "amqp: {broker: rabbitmq}")
 
 
@@ -80,17 +79,6 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Owner, Ex
 @pytest.fixture(scope="module")
 def on_rabbitmq(rabbit: tuple[Owner, Execute]) -> Execute:
     return rabbit[1]
-
-
-@pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
-def test_the_naive_pipeline_is_violated_and_its_remedy_holds_under_the_same_fault(
-    run_once: RunOnce, naive: str, remedy: str, anomaly: str
-) -> None:
-    assert load(find(naive)).chaos == load(find(remedy)).chaos
-    bad, good = run_once(naive).verdict, run_once(remedy).verdict
-    assert bad.outcome is Outcome.VIOLATED and bad.anomalies() == {anomaly: 1}
-    assert good.outcome is Outcome.HELD, good.reasons
-    assert [fault.hit for fault in (*bad.faults, *good.faults)] == [True, True]
 
 
 def test_the_evidence_names_the_frame_and_the_consumer_that_lived(run_once: RunOnce) -> None:
@@ -181,7 +169,7 @@ def test_rabbitmq_gives_the_same_order_each_time(on_rabbitmq: Execute) -> None:
         assert "marked as redelivered" in verdict.faults[0].evidence[-1]
 
 
-@pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
+@pytest.mark.parametrize(("naive", "remedy", "anomaly"), ON_AMQP)
 def test_on_rabbitmq_the_naive_pipeline_is_violated_and_its_remedy_holds(
     on_rabbitmq: Execute, naive: str, remedy: str, anomaly: str
 ) -> None:

@@ -103,19 +103,24 @@ def test_a_gate_on_a_path_too_long_says_what_to_do(path: Path) -> None:
         Gate(path.with_name("x" * 120))
 
 
+def started_by(owner: Owner, gate: Gate, folder: Path, code: str) -> ConsumerProcesses:
+    """Consumers that run ``code``; each finds its name in ``NAME``."""
+    return ConsumerProcesses(
+        [sys.executable, "-c", code],
+        lambda name, mark: {"NAME": name},
+        owner=owner,
+        gate=gate,
+        logs=folder,
+        cwd=folder,
+        prefix="",
+        check=lambda: None,
+    )
+
+
 def test_a_consumer_that_ends_by_itself_is_reported_with_its_start_and_step(path: Path) -> None:
-    gate, command = Gate(path), [sys.executable, "-c", "raise SystemExit(3)"]
+    gate = Gate(path)
     with Owner() as owner:
-        processes = ConsumerProcesses(
-            command,
-            lambda name, mark: {},
-            owner=owner,
-            gate=gate,
-            logs=path.parent,
-            cwd=path.parent,
-            prefix="",
-            check=lambda: None,
-        )
+        processes = started_by(owner, gate, path.parent, "raise SystemExit(3)")
         for start in (0, 1):
             processes.start("c1")
             with pytest.raises(ConsumerDied, match="c1 ended with exit code 3 before its first step"):
@@ -125,20 +130,11 @@ def test_a_consumer_that_ends_by_itself_is_reported_with_its_start_and_step(path
 
 
 def test_a_consumer_that_ended_is_noticed_while_another_is_awaited(path: Path) -> None:
-    """A killed one is not: it is to come back."""
+    """A consumer that was killed does not count: the schedule restarts it."""
     gate = Gate(path)
-    code = "import os, time; time.sleep(60) if os.environ['LIVES'] else exit(3)"
+    code = "import os, time; exit(3) if os.environ['NAME'] == 'c2' else time.sleep(60)"
     with Owner() as owner:
-        processes = ConsumerProcesses(
-            [sys.executable, "-c", code],
-            lambda name, mark: {"LIVES": "" if name == "c2" else "yes"},
-            owner=owner,
-            gate=gate,
-            logs=path.parent,
-            cwd=path.parent,
-            prefix="",
-            check=lambda: None,
-        )
+        processes = started_by(owner, gate, path.parent, code)
         processes.start("c1")
         processes.start("c3")
         processes.kill("c3")

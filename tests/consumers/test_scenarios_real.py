@@ -14,17 +14,11 @@ from onceproof.judge.verdict import judge
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 
-from ..gate import OF_CONSUMERS, assert_as_expected
+from ..gate import OF_CONSUMERS, TWINS, assert_as_expected
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
-TWINS = [
-    ("ack-lost-duplicates", "ack-lost-transactional", "duplicate"),
-    ("crash-before-offset-duplicates", "crash-before-offset-transactional", "duplicate"),
-    ("crash-before-position-duplicates", "position-with-row", "duplicate"),
-    ("offset-before-effect-loses", "offset-before-effect-transactional", "lost-write"),
-]
 
 
 @pytest.mark.parametrize("name", sorted(OF_CONSUMERS))

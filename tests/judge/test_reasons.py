@@ -189,7 +189,9 @@ def test_a_copy_of_an_unknown_batch_comes_from_a_zombie_if_no_batch_was_open(
         ),
     ],
 )
-def test_a_copy_is_no_zombies_if_a_batch_may_have_been_open(stored_run: Any, doubt: Callable[[Any], None]) -> None:
+def test_a_copy_is_not_attributed_to_a_zombie_if_a_batch_may_have_been_open(
+    stored_run: Any, doubt: Callable[[Any], None]
+) -> None:
     run = written_twice(stored_run, table=True)
     for commit, at in zip(run.tables["commits"], (3, 13, 23, 33, 27), strict=True):
         commit["commit_time_us"] = round((1_000 + at) * 1e6)

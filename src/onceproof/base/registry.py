@@ -93,7 +93,7 @@ class _Part(Registry[T]):
 
 
 def suggest(value: str, known: list[str]) -> str:
-    """ "did you mean ...?" if a known name begins with it or is similar, else the list of known names; of a long list the two nearest."""
+    """ "did you mean ...?" if a known name begins with it or is similar, else the known names; of many the two nearest."""
     begun = [name for name in known if value and name.startswith(value)]
     near = begun[:2] or difflib.get_close_matches(value[:200], known, n=2, cutoff=0.55)
     if near:

@@ -36,9 +36,10 @@ def init_scenario(
     """
     folder = (expanded(file).absolute() if file is not None else Path.cwd() / "any").parent
     named, unnamed = _samples(samples)
-    for topic in named.keys() - set(topics) if topics else ():
-        hint = f"{suggest(topic, list(topics))}\nor add --topic {topic}"
-        raise UsageError(f"there is a sample of topic {topic!r}, and no --topic {topic}", hint=hint)
+    unread = next((topic for topic in named if topics and topic not in topics), None)
+    if unread is not None:
+        hint = f"{suggest(unread, list(topics))}\nor add --topic {unread}"
+        raise UsageError(f"there is a sample of topic {unread!r}, and no --topic {unread}", hint=hint)
     job = command.read(
         words,
         env,

@@ -67,5 +67,5 @@ class SlowConsumers:
             self._rebalancing.discard(group)
 
     def _present(self, group: str) -> list[ConsumerState]:
-        """The members of the group. A consumer whose message was given to another is not one until it has finished that message."""
+        """The members of the group: without a consumer whose message was given to another, until it has finished that message."""
         return [c for c in self._consumers if c.group == group and c.alive and not c.lapsed]

@@ -31,7 +31,8 @@ _INTO = re.compile(rf'{WRITES}\s+(?:into\s+|from\s+)?(?:only\s+)?((?:"[^"]*"|[\w
 _CHANGING = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+", re.IGNORECASE)
 #: Frames recorded per service and kind of frame: a job that commits every row would otherwise fill the disk.
 _MAX_FRAMES = 400
-#: Similar frames recorded per service and kind of frame: otherwise the many rows of one table would leave no room for another table's.
+#: Similar frames recorded per service and kind of frame: otherwise the many rows of one table would leave no room for
+#: another table's.
 _MAX_SIMILAR = 40
 _MAX_STATEMENTS = 8
 

@@ -222,7 +222,7 @@ def describe_retry(found: list[Attempt], victim: TaskProcess) -> str | None:
 
 
 def _same_task(one: Attempt, other: Attempt) -> bool:
-    """Whether both are attempts at one task. The next driver starts its stage numbers again, so then only the task's number counts."""
+    """Whether both are attempts at one task. The next driver numbers its stages from 0: then only the task's number counts."""
     return one.task == other.task and (one.stage == other.stage or one.application != other.application)
 
 

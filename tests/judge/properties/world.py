@@ -155,7 +155,8 @@ def worlds(
     crowded: bool = False,
 ) -> World:
     """A clean world. ``only``: the outputs that it may have; ``outputs``: their number; ``restarted``: some batch with data
-    was planned by one driver start and committed by the next, which then ran another batch alone; ``crowded``: a key has several records in a batch."""
+    was planned by one driver start and committed by the next, which then ran another batch alone; ``crowded``: a key has several records in
+    a batch."""
     names = draw(st.permutations(only)) if outputs != len(only) else list(only)
     names = names[: outputs or draw(st.integers(1, min(2, len(only))))]
     parts = draw(st.integers(1, 2))
