@@ -113,9 +113,22 @@ def test_a_replay_is_a_batch_planned_by_one_driver_and_committed_by_the_next(
     wait_until("planned", lambda: watcher.batch("checkpoint", 0), deadline_s=5)
     start_of_driver[0] = 1
     spark.write("commits", 0)
-    seen.wait_for(("checkpoint", 0, Point.AFTER_COMMIT_LOG))
+    # The watcher calls on_log before it records the commit.
+    wait_until("committed", lambda: watcher.covers({"flights": {0: 10}}), deadline_s=5)
     batch = watcher.batch("checkpoint", 0)
     assert batch is not None and (batch.planned_by, batch.committed_by) == (0, 1)
+
+
+def test_a_temporary_file_found_twice_is_reported_once(watcher: CheckpointWatcher, seen: Seen) -> None:
+    """A file made between the watch on its folder and the reading of the folder is found by both."""
+    spark = Spark(watcher.root)
+    spark.write("offsets", 0, OFFSETS % 10)
+    draft = spark.begin("commits", 0, "v1\n{}")
+    seen.wait_for(("checkpoint", 0, Point.AFTER_SINK_COMMIT))
+    watcher._see(draft.parent, draft.name)
+    assert [point for _, _, point in seen.logs].count(Point.AFTER_SINK_COMMIT) == 1
+    spark.begin("commits", 0, "v1\n{}")  # the replay's, by another driver
+    wait_until("the replay's", lambda: len(seen.logs) == 3, deadline_s=5, explain=lambda: str(seen.logs))
 
 
 def test_a_removed_checkpoint_starts_again_at_batch_0(watcher: CheckpointWatcher, seen: Seen) -> None:

@@ -113,6 +113,8 @@ class _Query:
     name: str
     folder: Path
     batches: dict[int, Batch] = field(default_factory=dict)
+    drafts: set[str] = field(default_factory=set)
+    """Names of the temporary files of its commit log that were reported; each has a UUID of its own."""
 
 
 class CheckpointWatcher:
@@ -318,6 +320,9 @@ class CheckpointWatcher:
         seen_at, start = self._clock(), self._start_of_driver()
         temporary = _TEMPORARY.match(name)
         if temporary and folder.name == "commits":
+            if name in query.drafts:  # seen by reading the folder, and again by the event of its creation
+                return
+            query.drafts.add(name)
             # At once: the rename is only milliseconds away.
             self._on_log(query.name, int(temporary.group(1)), Point.AFTER_SINK_COMMIT)
         elif name.isdigit() and folder.name == "offsets":
