@@ -16,7 +16,6 @@ SCENARIOS = frozenset(
         "aborted-input-uncommitted",  # aborted-input; aborted-read
         "checkpoint-metadata-lost-query-id",  # checkpoint-damage
         "effectively-once",  # crash, partition, lost-ack and reject, and it is held
-        "files-append",  # duplicate in a folder of files
         "executor-crash",  # crash of an executor, on a cluster
         "late-endtxn",  # late-request
         "naive-append",  # duplicate
@@ -26,7 +25,6 @@ SCENARIOS = frozenset(
         "sink-refuses-swallowed",  # reject in three forms; an error that the job hides
         "torn-batch-autocommit",  # crash-at-frame; torn-batch
         "two-drivers-fenced",  # fence
-        "unclean-election",  # crash of all brokers in sync; loss of records that only the leader had
         "zombie-driver-unfenced",  # stall of the driver; zombie-write
     }
 )

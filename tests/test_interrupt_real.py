@@ -80,7 +80,7 @@ def alive(processes: list[psutil.Process]) -> list[str]:
         ),
         ("driver-crash-postgres", signal.SIGINT, "job.started", {"start": 0}),
         pytest.param(*("driver-crash-postgres", signal.SIGTERM, "phase", {"name": "collect"}), marks=pytest.mark.full),
-        ("broker-crash", signal.SIGINT, "fault.fired", {}),
+        pytest.param(*("broker-crash", signal.SIGINT, "fault.fired", {}), marks=pytest.mark.full),
     ],
     ids=["while the stack starts", "while the job starts", "while collecting", "while a broker is down"],
 )

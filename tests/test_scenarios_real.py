@@ -323,6 +323,7 @@ def test_a_job_with_its_own_checkpoint_file_manager_is_watched_and_a_warning_say
     assert len([message for message in messages if "checkpointFileManagerClass" in message]) == warnings
 
 
+@full
 def test_a_job_without_a_checkpoint_is_inconclusive_with_that_reason(run_once: RunOnce) -> None:
     before = set(Path(gettempdir()).glob("temporary-*"))
     verdict = run_once("foreign-no-checkpoint").verdict
@@ -398,6 +399,7 @@ def test_batches_without_input_write_the_windows_that_they_close(run_once: RunOn
     assert 5 in without_input and 2 not in without_input
 
 
+@full
 def test_a_run_waits_for_the_batch_without_input_that_writes_its_last_rows(run_once: RunOnce) -> None:
     """A left join without faults: unpaid orders are written once the watermark has passed them, the last by the last batch."""
     result = run_once(HERE / "stream-left-join.yaml")

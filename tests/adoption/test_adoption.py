@@ -91,6 +91,7 @@ def test_a_driver_crash_after_the_sink_commit_gets_the_expected_verdict(
 
 
 @pytest.mark.real
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_password_reaches_the_job_and_is_not_stored(
     run_once: RunOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -176,7 +176,10 @@ def test_a_driver_loads_spark_and_the_connector_from_the_archive(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("how", ["builder", "conf folder", "arguments", "collector"])
+@pytest.mark.parametrize(
+    "how",
+    ["builder", *(pytest.param(how, marks=pytest.mark.full) for how in ("conf folder", "arguments", "collector"))],
+)
 def test_the_users_settings_override_ours_and_an_unfit_archive_is_ignored(
     how: str, fetched: components.Components, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ HERE = Path(__file__).parents[2] / "scenarios"
 @pytest.mark.parametrize(
     ("name", "basis"),
     [
-        ("held-against-a-batch", ""),
+        pytest.param("held-against-a-batch", "", marks=pytest.mark.full),
         pytest.param("held-against-itself", "relative to its own fault-free run", marks=pytest.mark.full),
     ],
 )
