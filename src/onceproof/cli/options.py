@@ -33,6 +33,16 @@ Name = Annotated[
     typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),
 ]
 
+Stack = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        metavar="NAME",
+        help="Use the Kafka and Postgres of [stack.NAME] in onceproof.toml instead of starting some.",
+        show_default=False,
+    ),
+]
+
 Resolved = Annotated[
     bool, typer.Option("--resolved", help="Print the scenario as one YAML text, with its bases merged in.")
 ]

@@ -16,15 +16,23 @@ from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
+from onceproof.stack.external.profile import load_profile
 
 #: `run` draws the picture of a run of consumers with at most so many messages.
 _MOST_DRAWN = 100
 
 
 def run_scenarios(
-    given: list[str], *, everything: bool, runs_dir: Path, seed: int | None, junit: Path | None, output: Output
+    given: list[str],
+    *,
+    everything: bool,
+    runs_dir: Path,
+    seed: int | None,
+    junit: Path | None,
+    output: Output,
+    stack: str | None = None,
 ) -> int:
-    """Run the named scenarios, or all shipped ones; returns the exit code.
+    """Run the named scenarios, or all shipped ones; returns the exit code. ``stack`` names a profile of ``onceproof.toml``.
 
     Raises `UsageError` before anything starts if any of them cannot run.
     """
@@ -34,7 +42,10 @@ def run_scenarios(
         )
     if not everything and not given:
         raise UsageError("no scenario is named", hint=f"name one or more, or use --all; shipped: {', '.join(names())}")
-    loaded = load_all(names() if everything else given)
+    if everything and stack is not None:
+        raise UsageError("--all is not for a stack of somebody else", hint="name the scenarios to run there")
+    profile = None if stack is None else load_profile(stack)
+    loaded = load_all(names() if everything else given, profile)
     if junit is not None:
         _write_file(junit, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -60,6 +60,12 @@ class Kafka(Protocol):
     harness_bootstrap: str
     """Addresses of the listeners that no fault cuts, for the feed and the collectors."""
     brokers: tuple[int, ...]
+
+    def harness_client(self) -> dict[str, Any]:
+        """librdkafka settings of a client of the harness, on those listeners: addresses, time-outs and credentials."""
+
+    def is_own(self, topic: str) -> bool:
+        """Whether a topic is the run's: neither the brokers' own nor somebody else's."""
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
 
@@ -120,8 +126,16 @@ class Postgres(Protocol):
     password: str
     """Password of the pipeline's user. It enters the job's environment if the scenario asks for it, and is never stored."""
     harness_conninfo: str
-    """libpq conninfo of the superuser, straight to the server: for the harness only. Never stored."""
+    """libpq conninfo of the superuser (external: of the profile's user), straight to the server: for the harness only. Never
+    stored."""
     proxy: Proxy
+    schema: str | None
+    """The schema that holds all tables of the run; None if the whole database is the run's."""
+    capture_name: str
+    """Name of the logical slot and of the publication through which the run's commits are read."""
+
+    def capture(self, tables: Collection[str]) -> None:
+        """From now on record the commits to these tables. Called once, after ``pipeline.prepare.sql`` and before the job."""
 
     def kill(self) -> None:
         """SIGKILL the postmaster and every backend at once: the server crashes."""
@@ -146,6 +160,9 @@ class Spark(Protocol):
 
 class FrameRules(Protocol):
     """The protocol proxies between the pipeline and its services (`onceproof.stack.toxiproxy.framed`)."""
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` if a proxy failed, or had to refuse a connection."""
 
     def arm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None: ...
 
