@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from ssl import SSLContext
 from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem
@@ -13,10 +14,13 @@ from onceproof.instruments.proxy.link import Link
 from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Target
 from onceproof.instruments.proxy.postgres import PostgresConversation
 from onceproof.instruments.proxy.rules import Board
+from onceproof.instruments.proxy.tls import UpstreamTls
 
 
 class FrameProxy:
     """One listener in front of one service. Thread-safe.
+
+    ``client_tls``: clients of Kafka must use TLS, and those of Postgres may. ``upstream_tls``: open TLS to the service.
 
     ``board`` holds the rules; the proxies of a cluster may share it, and ``topic_names`` too. The proxy calls
     ``emit(kind, **data)``, which works like `Timeline.emit`, for every frame that a rule stopped and for connections that it
@@ -33,11 +37,15 @@ class FrameProxy:
         *,
         emit: Emit = lambda _kind, **_data: None,
         topic_names: dict[bytes, str] | None = None,
+        client_tls: SSLContext | None = None,
+        upstream_tls: UpstreamTls | None = None,
     ) -> None:
         self.name = name
         self.host, self.port = listen
         self.target = target
         self.board = board
+        self.client_tls = client_tls
+        self.upstream_tls = upstream_tls
         self._emit = emit
         self.rejecting = False
         """Whether connections are reset when they are made or used, see `reject_clients`."""
