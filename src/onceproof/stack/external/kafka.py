@@ -161,7 +161,8 @@ class ExternalKafka(Topics):
     def check_topics(self, topics: Mapping[str, TopicSpec]) -> None:
         """Ask Kafka whether it would create these topics. Raises `EnvironmentProblem`. Creates nothing."""
         new = [self.new_topic(name, spec.partitions, {**_KEEP, **spec.config}) for name, spec in topics.items()]
-        asked = self.admin().create_topics(new, request_timeout=self._profile.connect_s, validate_only=True)
+        admin = self.admin()  # a name of its own: a client that nothing refers to is closed, with its requests
+        asked = admin.create_topics(new, request_timeout=self._profile.connect_s, validate_only=True)
         for name, answer in asked.items():
             try:
                 answer.result()
@@ -183,7 +184,8 @@ class ExternalKafka(Topics):
         self._check_rights(name)
 
     def _check_rights(self, name: str) -> None:
-        asked = self.admin().describe_topics(
+        admin = self.admin()
+        asked = admin.describe_topics(
             TopicCollection([name]), include_authorized_operations=True, request_timeout=TOPIC_DEADLINE_S
         )
         allowed = asked[name].result().authorized_operations

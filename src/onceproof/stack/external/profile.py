@@ -24,11 +24,11 @@ FILE = "onceproof.toml"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _EXAMPLE = """for example:
-[stack.staging]
-provider = "external"
-chaos = "allowed"
-kafka = {bootstrap = "192.0.2.10:9092"}
-postgres = {uri = "postgresql://tester@192.0.2.20/test", password = "${STAGING_PG_PASSWORD}"}"""
+  [stack.staging]
+  provider = "external"
+  chaos = "allowed"
+  kafka = {bootstrap = "kafka-staging:9092"}
+  postgres = {uri = "postgresql://tester@db-staging/test", password = "${STAGING_PG_PASSWORD}"}"""
 
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
@@ -257,7 +257,10 @@ def _lines(wrong: ValidationError, where: str) -> list[str]:
     for each in wrong.errors(include_url=False, include_context=False):
         key = ".".join(map(str, each["loc"])) or "stack"
         message = each["msg"].removeprefix("Value error, ")
-        quoted = isinstance(each["input"], str | int | float | bool) and "password" not in key and "uri" not in key
+        quoted = isinstance(each["input"], str | int | float | bool) and each["loc"][-1:] not in (
+            ("password",),
+            ("uri",),
+        )
         lines.append(f"{where}: {key}: {message}" + (f", not {each['input']!r}" if quoted else ""))
     return lines
 
