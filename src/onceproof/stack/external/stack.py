@@ -141,7 +141,7 @@ class ExternalStack:
                         found.append(
                             f"pid {pid} is connected to {place[0]}:{place[1]}, {self._real[place]}, and bypasses its proxy"
                         )
-        return found
+        return [*dict.fromkeys(found)]
 
     def check_health(self) -> None:
         """Raise `ServiceFailed` or `EnvironmentProblem` if a process of this run ended, or the protocol proxy failed."""
