@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
 
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.instruments.proxy.engine import FrameProxy
+from onceproof.instruments.proxy.frames import Refused
 from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Target
 from onceproof.instruments.proxy.rules import Board
 from onceproof.instruments.proxy.tls import UpstreamTls
@@ -44,47 +49,110 @@ class ClusterProxy:
         self._upstream_tls = upstream_tls
         self._emit = emit
         self._topic_names = topic_names if topic_names is not None else {}
-        self._entries = [self._proxy(f"kafka-bootstrap-{n}", host, port) for n, (host, port) in enumerate(bootstrap)]
+        self._entries = [
+            self._proxy(f"kafka-bootstrap-{number}", Target("kafka", host, port))
+            for number, (host, port) in enumerate(bootstrap)
+        ]
 
     @property
     def bootstrap(self) -> str:
-        """``HOST:PORT,...`` of our listeners, for ``bootstrap.servers`` of the job."""
-        return ",".join(f"{proxy.host}:{proxy.port}" for proxy in self._entries)
+        """``HOST:PORT,...`` of our listeners, for ``bootstrap.servers`` of the job. Valid from `open` on."""
+        return ",".join(f"{_written(proxy.host)}:{proxy.port}" for proxy in self._entries)
 
     @property
     def refusals(self) -> list[str]:
         """Why connections were refused, each with the setting to change."""
-        return [sentence for proxy in self._all() for sentence in proxy.refusals]
+        return [sentence for proxy in self.all() for sentence in proxy.refusals]
+
+    @property
+    def incidents(self) -> list[str]:
+        """Why connections ended before they began, although no setting is wrong."""
+        return [sentence for proxy in self.all() for sentence in proxy.incidents]
+
+    def all(self) -> list[FrameProxy]:
+        """The listeners, those for bootstrap first; each once."""
+        return list(dict.fromkeys([*self._entries, *list(self.proxies.values())]))
 
     def open(self) -> None:
         """Listen, for each bootstrap address and each known broker. Idempotent. Raises `EnvironmentProblem`."""
-        for proxy in self._all():
+        for proxy in self.all():
             proxy.open()
 
     def cut(self) -> None:
         """Close every connection to any broker, also those in a handshake, and refuse new ones, until `open`."""
-        for proxy in self._all():
-            proxy.cut()
+        self._loop.call(self._cut())
 
-    def discover(self, timeout_s: float, client: Mapping[str, str | int] | None = None) -> None:
-        """Learn the brokers up front, through this proxy, with librdkafka's settings ``client`` (security, SASL).
+    def reset(self) -> int:
+        """Reset all open connections and return how many there were. Clients may connect again."""
+        return sum(proxy.reset() for proxy in self.all())
+
+    def discover(self, timeout_s: float, client: Mapping[str, str | int | float | bool] | None = None) -> None:
+        """Learn the brokers up front, through this proxy, with librdkafka's settings ``client`` (TLS, SASL).
 
         Raises `EnvironmentProblem` with the cause if the cluster does not answer within ``timeout_s``.
         """
-        raise NotImplementedError
+        heard: list[str] = []
 
-    def _all(self) -> list[FrameProxy]:
-        return list(dict.fromkeys([*self._entries, *self.proxies.values()]))
+        def hear(error: KafkaError) -> None:
+            heard.append(error.str())
 
-    def _proxy(self, name: str, host: str, port: int) -> FrameProxy:
+        quiet = {"log_level": 0, "error_cb": hear, "metadata.recovery.strategy": "none"}
+        admin = AdminClient({**(client or {}), "bootstrap.servers": self.bootstrap, **quiet})
+        try:
+            admin.list_topics(timeout=timeout_s)
+        except KafkaException as failure:
+            admin.poll(0)  # calls hear
+            causes = self.refusals or list(dict.fromkeys(heard)) or [failure.args[0].str()]
+            brokers = ", ".join(f"{proxy.target.host}:{proxy.target.port}" for proxy in self._entries)
+            raise EnvironmentProblem(
+                f"the Kafka cluster at {brokers} did not answer within {timeout_s:g} s: {'; '.join(causes)}",
+                hint="check its address, security protocol and credentials",
+            ) from failure
+
+    async def _cut(self) -> None:
+        for proxy in self.all():
+            await proxy.end()
+
+    def _address(self, broker: int, host: str, port: int) -> tuple[str, int]:
+        """Where clients find a broker; opens its listener when it is first named, or named at another address.
+
+        Called on the loop, while an answer is parsed: the client that gets the answer may connect at once.
+        """
+        known = self.proxies.get(broker)
+        if known is None or (known.target.host, known.target.port) != (host, port):
+            target = Target("kafka", host, port)
+            entry = next((proxy for proxy in self._entries if proxy.target == target), None)
+            if entry is not None:
+                known = entry
+            elif known is None or known in self._entries:
+                known = self._opened(f"kafka-{broker}", target)
+            else:
+                known.target = target  # it has moved: new connections go there
+            self.proxies[broker] = known
+        return known.host, known.port
+
+    def _opened(self, name: str, target: Target) -> FrameProxy:
+        try:
+            proxy = self._proxy(name, target)
+            proxy.open_on_loop()
+        except (OSError, EnvironmentProblem) as failure:
+            raise Refused(f"no listener for {name} at {target.host}:{target.port}: {failure}") from failure
+        return proxy
+
+    def _proxy(self, name: str, target: Target) -> FrameProxy:
         return FrameProxy(
             self._loop,
             name,
             (self._listen_host, self._lease_port()),
-            Target("kafka", host, port),
+            target,
             self._board,
             emit=self._emit,
             topic_names=self._topic_names,
             client_tls=self._client_tls,
             upstream_tls=self._upstream_tls,
+            address=self._address,
         )
+
+
+def _written(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

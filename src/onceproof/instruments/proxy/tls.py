@@ -6,6 +6,7 @@ Python's `ssl` does the work, on memory buffers: so a rule can still reset the s
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 
 #: A handshake takes milliseconds; a peer that needs longer than this does not speak TLS, or is gone.
@@ -61,12 +62,81 @@ class TlsPipe:
     def close(self) -> bytes:
         """The close_notify to send, and whatever was pending."""
         if self.established:
-            try:
+            with suppress(ssl.SSLError):  # the peer's own close_notify has not come yet, or the connection is broken
                 self._tls.unwrap()
-            except ssl.SSLError:
-                pass  # the peer's own close_notify has not come, which is as it should be; or the connection is broken
         return self._out.read()
 
     def pending(self) -> bytes:
         """Bytes of the handshake or an alert, to send to the peer."""
         return self._out.read()
+
+
+#: What OpenSSL reports if the peer rejected our certificate.
+_UNTRUSTED = {
+    "TLSV1_ALERT_UNKNOWN_CA",
+    "SSLV3_ALERT_BAD_CERTIFICATE",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+    "TLSV1_ALERT_DECRYPT_ERROR",
+}
+_NOTHING_SHARED = {
+    "NO_SHARED_CIPHER",
+    "UNSUPPORTED_PROTOCOL",
+    "TLSV1_ALERT_PROTOCOL_VERSION",
+    "NO_PROTOCOLS_AVAILABLE",
+    "VERSION_TOO_LOW",
+}
+#: What a service answers that wants a certificate of its client, got none, or does not know its authority.
+_CLIENT_CERTIFICATE = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",
+    "SSLV3_ALERT_BAD_CERTIFICATE",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+    "TLSV1_ALERT_UNKNOWN_CA",
+    "TLSV1_ALERT_ACCESS_DENIED",
+}
+_NOT_TLS = {
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "RECORD_LAYER_FAILURE",
+    "PACKET_LENGTH_TOO_LONG",
+    "UNEXPECTED_MESSAGE",
+}
+_EXPIRED, _NOT_YET, _NAMES = 10, 9, (62, 64)
+
+
+def problem_with_client(why: ssl.SSLError) -> str:
+    """Why a client's handshake with the proxy failed, and what to set at the client."""
+    reason = why.reason or str(why)
+    if reason in _UNTRUSTED:
+        return (
+            f"the client does not trust this run's authority ({reason}): set its ssl.ca.location or sslrootcert to the run's"
+            " ca.pem, or its ssl.truststore.location to the run's ca.p12"
+        )
+    if reason in _NOTHING_SHARED:
+        return f"the client and the proxy share no version or cipher of TLS ({reason}): allow it TLS 1.2 or 1.3"
+    return f"the client's TLS handshake failed: {reason}"
+
+
+def problem_with_service(why: ssl.SSLError, address: str, name: str) -> str:
+    """Why the handshake with a service failed, and which setting of the connection to it to change."""
+    reason = why.reason or str(why)
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return f"the certificate of {address} is not accepted: {_certificate(why, name)}"
+    if reason in _CLIENT_CERTIFICATE:
+        return f"{address} did not accept this client ({reason}): set the TLS certificate and key that it expects"
+    if reason in _NOTHING_SHARED:
+        return f"{address} and the proxy share no version or cipher of TLS ({reason}): allow TLS 1.2 or 1.3 there"
+    if reason in _NOT_TLS:
+        return f"{address} does not speak TLS ({reason}): set another port or security protocol"
+    return f"the TLS handshake with {address} failed: {reason}"
+
+
+def _certificate(why: ssl.SSLCertVerificationError, name: str) -> str:
+    if why.verify_code == _EXPIRED:
+        return "it has expired; the service needs a new one"
+    if why.verify_code == _NOT_YET:
+        return "it is not valid yet; compare the clocks of both machines"
+    if why.verify_code in _NAMES:
+        return f"it is not for {name!r}; use an address that it names, or do not check the host name"
+    return f"{why.verify_message}; set the TLS authority (ca) to the one that signed it"
