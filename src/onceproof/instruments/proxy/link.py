@@ -113,7 +113,7 @@ class Link:
         target, tls = self.proxy.target, self.proxy.upstream_tls
         address = f"{target.host}:{target.port}"
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
+            await asyncio.get_running_loop().create_connection(lambda: self.server, *target.next_hop)
             if tls is not None:
                 await asyncio.wait_for(enter(self.server, target, tls), HANDSHAKE_S)
         except Refused as why:

@@ -7,10 +7,10 @@ setting of the services changes: `onceproof.instruments.proxy.cluster` rewrites 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.instruments.proxy.cluster import ClusterProxy
-from onceproof.instruments.proxy.loop import Target
 from onceproof.stack.api import Proxy
 from onceproof.stack.external import postgres
 from onceproof.stack.external.profile import StackProfile
@@ -45,7 +45,8 @@ class Routes:
             emit=self._frames.emit,
             topic_names=self._frames.topic_names,
         )
-        cluster.discover(self._profile.connect_s)
+        cluster.open()
+        cluster.discover(self._profile.connect_s, self._profile.kafka.client_settings())
         if missing := addresses.keys() - cluster.proxies.keys():
             raise EnvironmentProblem(
                 f"broker {min(missing)} of Kafka {self._profile.kafka.bootstrap} is known to the harness, but not to its proxy",
@@ -56,7 +57,7 @@ class Routes:
             behind = self._behind(f"client-{id}", host, port)
             frames = cluster.proxies[id]
             listen, _, behind_port = behind.listen.rpartition(":")
-            frames.target = Target("kafka", listen, int(behind_port))
+            frames.target = replace(frames.target, via=(listen, int(behind_port)))
             routes[id] = self._frames.add(FramedProxy(behind, frames))
         self.bootstrap = ",".join(route.listen for route in routes.values())
         return routes

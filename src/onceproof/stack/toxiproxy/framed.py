@@ -94,7 +94,7 @@ class Frames:
     def guards(self) -> list[Guard]:
         """Toxiproxy's listeners, which only the protocol proxy may use."""
         return [
-            Guard(proxy.frames.target.port, f"Toxiproxy's {proxy.name}", frozenset({os.getpid()}))
+            Guard(proxy.frames.target.next_hop[1], f"Toxiproxy's {proxy.name}", frozenset({os.getpid()}))
             for proxy in self.proxies
         ]
 
