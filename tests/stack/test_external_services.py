@@ -7,12 +7,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from pydantic import SecretStr
 
@@ -23,81 +22,18 @@ from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.kafka import ExternalKafka
 from onceproof.stack.external.names import RunNames, identity
 from onceproof.stack.external.postgres import ExternalPostgres
-from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, StackProfile, Tls
-from onceproof.stack.fetch import components
-from onceproof.stack.kafka.cluster import EmbeddedKafka
-from onceproof.stack.kafka.node import KafkaProgram
-from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.stack.external.profile import KafkaProfile, StackProfile, Tls
 from onceproof.stack.processes.owner import Owner
-from onceproof.stack.processes.ports import lease
+
+from .external_services import Direct, Foreign, started
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
 
 
-@dataclass
-class Direct:
-    """No proxy: clients connect to the listener itself. Implements `onceproof.stack.api.Proxy`."""
-
-    name: str
-    listen: str
-    upstream: str
-
-    def cut(self) -> None: ...
-
-    def reject_clients(self) -> None: ...
-
-    def add_toxic(self, kind: str, stream: str, **attributes: int) -> None: ...
-
-    def heal(self) -> None: ...
-
-
-def direct(name: str, upstream_port: int, *, listen: str | None = None) -> Direct:
-    address = f"127.0.0.1:{upstream_port}"
-    return Direct(name, address, address)
-
-
-@dataclass
-class Foreign:
-    """Somebody else's services, and what their administrator can do."""
-
-    profile: StackProfile
-    admin_conninfo: str
-
-    def topics(self) -> set[str]:
-        found = AdminClient({"bootstrap.servers": self.profile.kafka.bootstrap}).list_topics(timeout=10).topics
-        return {name for name in found if not name.startswith("__")}
-
-    def objects(self) -> list[tuple[str, str]]:
-        query = """SELECT 'schema', nspname FROM pg_namespace WHERE nspname LIKE 'onceproof%%'
-            UNION SELECT 'publication', pubname FROM pg_publication UNION SELECT 'slot', slot_name FROM pg_replication_slots"""
-        with psycopg.connect(self.admin_conninfo) as connection:
-            return sorted(connection.execute(query).fetchall())
-
-    def grant(self, statement: str) -> None:
-        with psycopg.connect(self.admin_conninfo, autocommit=True) as connection:
-            connection.execute(statement.encode())
-
-
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    folder = tmp_path_factory.mktemp("foreign")
-    fetched = components.ensure()
     with Owner() as owner:
-        program = KafkaProgram(fetched.java, fetched.kafka_jars, fetched.kafka_archive)
-        cluster = EmbeddedKafka.start(1, owner=owner, log_folder=folder, program=program, make_proxy=direct)
-        (port,) = lease(owner, 1)
-        server = EmbeddedPostgres.start(owner, owner.scratch / "postgres", folder, port, direct("postgres", port))
-        profile = StackProfile(
-            name="staging",
-            provider="external",
-            chaos="allowed",
-            kafka=KafkaProfile(bootstrap=cluster.client_bootstrap),
-            postgres=PostgresProfile(uri=server.client_uri, password=SecretStr(server.password)),
-            connect_s=5,
-        )
-        found = Foreign(profile, server.harness_conninfo)
-        found.grant("ALTER ROLE pipeline REPLICATION")
-        yield found
+        yield started(owner, tmp_path_factory.mktemp("foreign"))
 
 
 @pytest.fixture(autouse=True)

@@ -242,6 +242,9 @@ def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
     scenario, directory = execution.scenario, execution.directory
     values = {
         "kafka": stack.kafka.client_bootstrap,
+        "kafka.security": stack.kafka.client_security.protocol,
+        "kafka.ca": stack.kafka.client_security.ca,
+        "kafka.truststore": stack.kafka.client_security.truststore,
         "checkpoint": str(directory.checkpoint),
         "here": str(execution.here),
         "python": sys.executable,

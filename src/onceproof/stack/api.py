@@ -54,9 +54,22 @@ class Proxy(Protocol):
         """Enable the proxy and remove its toxics. Idempotent."""
 
 
+@dataclass(frozen=True)
+class KafkaSecurity:
+    """How the pipeline must connect to Kafka's proxies."""
+
+    protocol: str = "PLAINTEXT"
+    """``security.protocol``."""
+    ca: str = ""
+    """PEM file of the authority that issued the proxies' certificates; empty without TLS."""
+    truststore: str = ""
+    """The same as a PKCS12 file, with the password ``changeit``; empty without TLS."""
+
+
 class Kafka(Protocol):
     client_bootstrap: str
     """Addresses of the proxied listeners, for the pipeline."""
+    client_security: KafkaSecurity
     harness_bootstrap: str
     """Addresses of the listeners that no fault cuts, for the feed and the collectors."""
     brokers: tuple[int, ...]

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.model import TopicSpec
-from onceproof.stack.api import Proxy
+from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import StackProfile
@@ -138,6 +138,7 @@ class ExternalKafka(Topics):
         addresses: Addresses,
         proxies: Mapping[int, Proxy],
         client_bootstrap: str,
+        client_security: KafkaSecurity | None = None,
     ) -> None:
         self._profile = profile
         self._names = names
@@ -146,6 +147,7 @@ class ExternalKafka(Topics):
         self._proxies = proxies
         self.brokers = tuple(sorted(addresses))
         self.client_bootstrap = client_bootstrap
+        self.client_security = client_security or KafkaSecurity()
         self.harness_bootstrap = profile.kafka.bootstrap
 
     def admin(self, *, asking_not: int | None = None) -> AdminClient:

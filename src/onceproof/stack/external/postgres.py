@@ -154,7 +154,13 @@ class ExternalPostgres:
     """Implements `onceproof.stack.api.Postgres`. What it creates is in the journal, and removed at the end of the run."""
 
     def __init__(
-        self, profile: StackProfile, names: RunNames, journal: ObjectJournal, proxy: Proxy, passfile: Path
+        self,
+        profile: StackProfile,
+        names: RunNames,
+        journal: ObjectJournal,
+        proxy: Proxy,
+        passfile: Path,
+        ca: Path | None = None,
     ) -> None:
         assert profile.postgres is not None, "the profile has a Postgres"
         self._profile = profile
@@ -168,9 +174,14 @@ class ExternalPostgres:
         path = f"-csearch_path={names.identifier}"
         self.harness_conninfo = conninfo(profile, options=path)
         where = f"{proxy.listen}/{quote(self.database, safe='')}"
-        options = urlencode({"options": path, "sslmode": "disable"}, quote_via=quote)
+        tls, jdbc_tls = {"sslmode": "disable"}, {"sslmode": "disable"}
+        if profile.postgres.tls is not None:
+            # The proxy ends the client's TLS: a login that is bound to the server's own certificate cannot pass.
+            tls = {"sslmode": "verify-full", "sslrootcert": str(ca)}
+            tls, jdbc_tls = {**tls, "channel_binding": "disable"}, {**tls, "channelBinding": "disable"}
+        options = urlencode({"options": path, **tls}, quote_via=quote)
         self.client_uri = f"postgresql://{quote(self.user, safe='')}@{where}?{options}"
-        jdbc = {"user": self.user, "currentSchema": names.identifier, "sslmode": "disable"}
+        jdbc = {"user": self.user, "currentSchema": names.identifier, **jdbc_tls}
         self.jdbc_url = f"jdbc:postgresql://{where}?{urlencode(jdbc, quote_via=quote)}"
         _write_passfile(passfile, self.database, self.user, self.password)
 

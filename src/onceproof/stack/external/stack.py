@@ -102,11 +102,12 @@ class ExternalStack:
         journal = ObjectJournal(names.run, profile.name, *cleanup.addresses(profile))
         owner.push(lambda: _remove(journal, profile, timeline))
         brokers = routes.to_brokers(addresses)
-        of_kafka = ExternalKafka(profile, names, journal, addresses, brokers, routes.bootstrap)
+        of_kafka = ExternalKafka(profile, names, journal, addresses, brokers, routes.bootstrap, routes.security())
         of_kafka.check_topics(_topics(scenario))
         of_postgres = None
         if wants_postgres:
-            of_postgres = ExternalPostgres(profile, names, journal, routes.to_postgres(), owner.scratch / "pgpass")
+            passfile, ca = owner.scratch / "pgpass", routes.authority.ca if routes.authority is not None else None
+            of_postgres = ExternalPostgres(profile, names, journal, routes.to_postgres(), passfile, ca)
         spec = scenario.stack.spark
         spark = None
         if spec is not None:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
-from onceproof.stack.api import Proxy
+from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
 from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, Listener, Node
@@ -43,6 +43,7 @@ class EmbeddedKafka(Topics):
         """By name: ``client-1``, ``replication-1``, ``controller-1``, ..."""
         self.brokers = tuple(id for id, node in nodes.items() if node.node.is_broker)
         self.client_bootstrap = ",".join(proxies[f"client-{broker}"].listen for broker in self.brokers)
+        self.client_security = KafkaSecurity()
         self.harness_bootstrap = self.harness_address(*self.brokers)
         self._killed: set[int] = set()
 

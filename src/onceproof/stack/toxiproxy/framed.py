@@ -8,12 +8,14 @@ delivered late must still pass through Toxiproxy's toxics. Only a run with a fau
 from __future__ import annotations
 
 import os
+from ssl import SSLContext
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.instruments.proxy.engine import FrameProxy
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Service, Target
 from onceproof.instruments.proxy.rules import Board, Rule
+from onceproof.instruments.proxy.tls import UpstreamTls
 from onceproof.stack.api import Proxy, Stream
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner
@@ -33,8 +35,15 @@ class Frames:
         self.topic_names: dict[bytes, str] = {}
         self.proxies: list[FramedProxy] = []
 
-    def in_front_of(self, behind: Proxy, service: Service) -> FramedProxy:
-        """A new listener, for clients, that forwards to ``behind``."""
+    def in_front_of(
+        self,
+        behind: Proxy,
+        service: Service,
+        *,
+        client_tls: SSLContext | None = None,
+        upstream_tls: UpstreamTls | None = None,
+    ) -> FramedProxy:
+        """A new listener, for clients, that forwards to ``behind``; for TLS see `FrameProxy`."""
         (port,) = lease(self._owner, 1)
         host, _, behind_port = behind.listen.rpartition(":")
         frames = FrameProxy(
@@ -45,6 +54,8 @@ class Frames:
             self._boards[service],
             emit=self.emit,
             topic_names=self.topic_names,
+            client_tls=client_tls,
+            upstream_tls=upstream_tls,
         )
         frames.open()
         return self.add(FramedProxy(behind, frames))
