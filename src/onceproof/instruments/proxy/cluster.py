@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -96,7 +97,7 @@ class ClusterProxy:
         def hear(error: KafkaError) -> None:
             heard.append(error.str())
 
-        quiet = {"log_level": 0, "error_cb": hear, "metadata.recovery.strategy": "none"}
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": hear, "metadata.recovery.strategy": "none"}
         admin = AdminClient({**(client or {}), "bootstrap.servers": self.bootstrap, **quiet})
         try:
             admin.list_topics(timeout=timeout_s)
