@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import socket
 import ssl
 import threading
@@ -150,7 +151,7 @@ def expired_service(folder: Path) -> tuple[Path, int, threading.Event]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "expired")])
     long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-    address = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.external.trust import upstream_context
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.topics import TOPIC_DEADLINE_S, Topics
 
@@ -80,7 +83,7 @@ def _unreachable(profile: StackProfile, said: Sequence[KafkaError]) -> Environme
             hint="see kafka.sasl: mechanism, username, password",
         )
     if KafkaError._SSL in codes:
-        text = by_code[KafkaError._SSL]
+        text = _certificate_problem(profile) or by_code[KafkaError._SSL]
         cause, fix = _tls_cause(text)
         return EnvironmentProblem(f"{where}: {cause}: {text}", hint=fix)
     if KafkaError._RESOLVE in codes:
@@ -94,15 +97,32 @@ def _unreachable(profile: StackProfile, said: Sequence[KafkaError]) -> Environme
     return EnvironmentProblem(f"{where} cannot be reached within {profile.connect_s:g} s: {text}", hint=hint)
 
 
+def _certificate_problem(profile: StackProfile) -> str:
+    """What is wrong with a broker's certificate, which librdkafka does not say; empty if nothing is found."""
+    context = upstream_context(profile.kafka.tls)
+    for host, port in profile.kafka.addresses():
+        try:
+            with (
+                socket.create_connection((host, port), timeout=profile.connect_s) as connection,
+                context.wrap_socket(connection, server_hostname=host),
+            ):
+                continue
+        except ssl.SSLCertVerificationError as why:
+            return f"{host}:{port}: {why.verify_message}"
+        except OSError:  # any other error of TLS is one as well
+            continue
+    return ""
+
+
 def _tls_cause(text: str) -> tuple[str, str]:
     """What OpenSSL's words mean, and the setting to change."""
-    if "expired" in text:
+    if "has expired" in text:
         return "its certificate has expired", "its administrator must renew it"
     if "wrong version number" in text or "PLAINTEXT broker" in text:
         return "the listener does not speak TLS", "set kafka.security to PLAINTEXT or SASL_PLAINTEXT, or see the port"
-    if "hostname" in text.lower():
+    if any(word in text.lower() for word in ("hostname", "ip address")):
         return "its certificate is for another name", "see kafka.bootstrap, or kafka.tls.check_hostname"
-    if "verify failed" in text or "could not be verified" in text:
+    if any(word in text for word in ("verify failed", "could not be verified", "issuer", "self-signed")):
         return "its certificate is not trusted", "set kafka.tls.ca to the certificate of its authority"
     if "certificate" in text and ("required" in text or "bad certificate" in text):
         return "it wants a certificate of the client", "set kafka.tls.certificate and kafka.tls.key"

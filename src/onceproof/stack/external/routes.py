@@ -6,7 +6,6 @@ setting of the services changes: `onceproof.instruments.proxy.cluster` rewrites 
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,26 +16,13 @@ from onceproof.instruments.proxy.cluster import ClusterProxy
 from onceproof.instruments.proxy.tls import UpstreamTls
 from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.external import postgres
-from onceproof.stack.external.profile import StackProfile, Tls
+from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.external.trust import upstream_context
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 from onceproof.stack.toxiproxy.framed import FramedProxy, Frames
 from onceproof.stack.toxiproxy.server import ToxiproxyProxy, ToxiproxyServer
-
-
-def context(tls: Tls | None) -> ssl.SSLContext:
-    """How the proxy checks the service's certificate. Raises `EnvironmentProblem` for a file that is not PEM."""
-    tls = tls or Tls()
-    try:
-        made = ssl.create_default_context(cafile=str(tls.ca) if tls.ca is not None else None)
-        if tls.certificate is not None:
-            made.load_cert_chain(tls.certificate, tls.key)
-    except (ssl.SSLError, OSError) as unreadable:
-        files = ", ".join(str(path) for path in (tls.ca, tls.certificate, tls.key) if path is not None)
-        raise EnvironmentProblem(f"one of {files} cannot be used: {unreadable}", hint="give PEM files") from None
-    made.check_hostname = tls.check_hostname
-    return made
 
 
 class Routes:
@@ -66,7 +52,7 @@ class Routes:
             HOST,
             self._lease,
             client_tls=self._own_tls if encrypted else None,
-            upstream_tls=UpstreamTls(context(self._profile.kafka.tls), None) if encrypted else None,
+            upstream_tls=UpstreamTls(upstream_context(self._profile.kafka.tls), None) if encrypted else None,
             emit=self._frames.emit,
             topic_names=self._frames.topic_names,
         )
@@ -94,7 +80,7 @@ class Routes:
         behind = self._behind("postgres", host, port)
         if of_profile.tls is None:
             return self._frames.in_front_of(behind, "postgres")
-        upstream = UpstreamTls(context(of_profile.tls), host)
+        upstream = UpstreamTls(upstream_context(of_profile.tls), host)
         return self._frames.in_front_of(behind, "postgres", client_tls=self._own_tls, upstream_tls=upstream)
 
     def security(self) -> KafkaSecurity:
