@@ -36,7 +36,18 @@ from ..foreign_cluster import ADMIN, JOB, ForeignKafka, ForeignPostgres
 
 pytestmark = [pytest.mark.real, pytest.mark.full]
 
-SCENARIO = Path(__file__).parent.parent / "scenarios" / "encrypted-append.yaml"
+#: The naive append with a login and TLS. A crash repeats one batch, and the lost answer to a COMMIT repeats another.
+SCENARIO = f"""
+base: naive-append
+pipeline:
+  command: ["{{python}}", "{Path(__file__).parent.parent / "scenarios" / "jobs" / "encrypted_append.py"}"]
+  args: {{security: "{{kafka.security}}", truststore: "{{kafka.truststore}}"}}
+  secrets: [TEST_KAFKA_USER, TEST_KAFKA_PASSWORD]
+chaos:
+  - {{fault: crash, target: driver, at: {{batch: 2, point: after-sink-commit}}}}
+  - {{fault: lost-ack, target: postgres, at: {{batch: 4, point: commit-unacknowledged}}}}
+expect: {{verdict: violated, anomalies: [duplicate]}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +147,9 @@ def test_a_run_through_tls(
     monkeypatch.setenv("TEST_KAFKA_USER", ADMIN[0])
     monkeypatch.setenv("TEST_KAFKA_PASSWORD", ADMIN[1])
     before = set(cluster.admin().list_topics(timeout=10).topics)
-    (loaded,) = load_all([str(SCENARIO)], profile(of_cluster(cluster), of_server(server)))
+    scenario = tmp_path / "encrypted-append.yaml"
+    scenario.write_text(SCENARIO, encoding="utf-8")
+    (loaded,) = load_all([str(scenario)], profile(of_cluster(cluster), of_server(server)))
     done = run(loaded, runs_dir=tmp_path / "runs")
     assert done.verdict.outcome is Outcome.VIOLATED, done.verdict.reasons
     assert [finding.anomaly for finding in done.verdict.findings] == ["duplicate"]
