@@ -283,6 +283,18 @@ def test_what_comes_unencrypted_after_the_question_is_refused(asked: Front) -> N
     assert "sent data between its question for TLS and the answer" in asked.wait_for(asked.proxy.refusals)
 
 
+def test_a_postgres_without_tls_is_named(loop: ProxyLoop, authority: RunAuthority) -> None:
+    silent = Silent()
+    front = Front(loop, silent.port, "postgres", upstream_tls=UpstreamTls(trusting(authority), None))
+    with front.connect() as client:
+        there = silent.listener.accept()[0]
+        there.settimeout(10)
+        assert receive(there, len(SSL_REQUEST)) == SSL_REQUEST
+        there.sendall(b"N")
+        assert ended(client) and ended(there)
+    assert "answered no: set ssl=on there, or no TLS for it here" in front.wait_for(front.proxy.refusals)
+
+
 OFFER = pg("R", pack(">i", 10) + b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0")
 
 
