@@ -72,7 +72,7 @@ class ForeignKafka:
             assert self._java(f"format-{node}", *main).wait(60) == 0
         for node in self._client:
             self.start(node)
-        self._wait_for_brokers()
+        self.wait_for_brokers()
         self._admit_job()
 
     @property
@@ -162,7 +162,7 @@ class ForeignKafka:
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
 
-    def _wait_for_brokers(self) -> None:
+    def wait_for_brokers(self) -> None:
         def all_there() -> bool:
             for node in self.nodes.values():
                 node.check_running()

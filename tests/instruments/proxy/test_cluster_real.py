@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -47,11 +45,6 @@ class Front:
         made = Producer({**self.settings(mechanism), "transactional.id": id, "transaction.timeout.ms": 20000})
         made.init_transactions(30)
         return made
-
-    def own_connections(self) -> set[int]:
-        """The ports of the cluster that this process is connected to; the proxy's own links are among them."""
-        ports = {port for _, port in self.kafka.bootstrap}
-        return {c.raddr.port for c in psutil.Process(os.getpid()).net_connections("tcp") if c.raddr} & ports
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +137,7 @@ def test_clients_follow_a_new_leader(front: Front, topic: str) -> None:
         assert front.kafka.leader(topic) != old
     finally:
         front.kafka.start(old)
-        front.kafka._wait_for_brokers()
+        front.kafka.wait_for_brokers()
     assert front.proxy.refusals == []
 
 
@@ -197,18 +190,21 @@ def test_an_acl_applies_through_the_proxy(front: Front) -> None:
         made.init_transactions(10)
 
 
+@pytest.mark.full
 def test_a_client_that_does_not_trust_the_authority_is_named(front: Front) -> None:
     settings = front.kafka.settings(at=front.proxy.bootstrap)  # trusts the cluster's authority only
     with pytest.raises(EnvironmentProblem, match=r"does not trust this run's authority"):
         front.proxy.discover(5, settings)
 
 
+@pytest.mark.full
 def test_a_client_without_tls_is_named(front: Front) -> None:
     settings = {**front.settings(), "security.protocol": "SASL_PLAINTEXT"}
     with pytest.raises(EnvironmentProblem, match=r"set its security.protocol to SSL or SASL_SSL"):
         front.proxy.discover(5, settings)
 
 
+@pytest.mark.full
 def test_a_cluster_of_another_authority_is_named(kafka: ForeignKafka, tmp_path: Path) -> None:
     loop = ProxyLoop()
     other = RunAuthority.create(tmp_path / "other")

@@ -6,6 +6,7 @@ Clients learn the brokers' addresses from answers of the cluster. The proxy repl
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
 from typing import Any
@@ -19,6 +20,10 @@ from onceproof.instruments.proxy.frames import Refused
 from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Target
 from onceproof.instruments.proxy.rules import Board
 from onceproof.instruments.proxy.tls import UpstreamTls
+
+#: How long one attempt to learn the brokers lasts, and the last one at least.
+_ASK_S = 1.0
+_LAST_ASK_S = 0.1
 
 
 class ClusterProxy:
@@ -90,25 +95,30 @@ class ClusterProxy:
     def discover(self, timeout_s: float, client: Mapping[str, str | int | float | bool] | None = None) -> None:
         """Learn the brokers up front, through this proxy, with librdkafka's settings ``client`` (TLS, SASL).
 
-        Raises `EnvironmentProblem` with the cause if the cluster does not answer within ``timeout_s``.
+        Raises `EnvironmentProblem` with the cause: after ``timeout_s``, or as soon as a wrong setting is the cause.
         """
-        heard: list[str] = []
-
-        def hear(error: KafkaError) -> None:
-            heard.append(error.str())
-
-        quiet: dict[str, Any] = {"log_level": 0, "error_cb": hear, "metadata.recovery.strategy": "none"}
+        heard: list[KafkaError] = []
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": heard.append, "metadata.recovery.strategy": "none"}
         admin = AdminClient({**(client or {}), "bootstrap.servers": self.bootstrap, **quiet})
-        try:
-            admin.list_topics(timeout=timeout_s)
-        except KafkaException as failure:
-            admin.poll(0)  # calls hear
-            causes = self.refusals or list(dict.fromkeys(heard)) or [failure.args[0].str()]
-            brokers = ", ".join(f"{proxy.target.host}:{proxy.target.port}" for proxy in self._entries)
-            raise EnvironmentProblem(
-                f"the Kafka cluster at {brokers} did not answer within {timeout_s:g} s: {'; '.join(causes)}",
-                hint="check its address, security protocol and credentials",
-            ) from failure
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                admin.list_topics(timeout=max(_LAST_ASK_S, min(left, _ASK_S)))
+                return
+            except KafkaException as failure:
+                admin.poll(0)  # fills heard
+                hopeless = self.refusals or any(error.code() == KafkaError._AUTHENTICATION for error in heard)
+                if left <= _ASK_S or hopeless:
+                    raise self._undiscovered([error.str() for error in heard] or [failure.args[0].str()]) from failure
+
+    def _undiscovered(self, causes: list[str]) -> EnvironmentProblem:
+        brokers = ", ".join(f"{_written(proxy.target.host)}:{proxy.target.port}" for proxy in self._entries)
+        found = self.refusals or list(dict.fromkeys([*self.incidents, *causes]))
+        return EnvironmentProblem(
+            f"the Kafka cluster at {brokers} could not be reached through the protocol proxy: {'; '.join(found)}",
+            hint="check its address, security protocol and credentials",
+        )
 
     async def _cut(self) -> None:
         for proxy in self.all():

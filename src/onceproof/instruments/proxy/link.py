@@ -18,7 +18,7 @@ from onceproof.instruments.proxy.frames import Answer, Conversation, Encrypted, 
 from onceproof.instruments.proxy.loop import ProxyLoop, Target
 from onceproof.instruments.proxy.rules import Board, Hit, Rule, now
 from onceproof.instruments.proxy.side import How, Side
-from onceproof.instruments.proxy.tls import HANDSHAKE_S, UpstreamTls, problem_with_service
+from onceproof.instruments.proxy.tls import HANDSHAKE_S, UpstreamTls, problem_with_service, refuses_client
 
 #: Bytes that a client may send while one of its frames is parked. TCP would buffer about as much.
 _PARKED_MOST = 4 * 1024 * 1024
@@ -119,7 +119,7 @@ class Link:
         except Refused as why:
             self._refuse(why)
         except ssl.SSLError as why:
-            self._refuse(Refusal(problem_with_service(why, address, (tls and tls.server_name) or target.host)))
+            self._not_secured(why, problem_with_service(why, address, (tls and tls.server_name) or target.host))
         except OSError as why:
             self._not_reached(why, address)
         else:
@@ -137,6 +137,13 @@ class Link:
         if self._early_end:
             self._client_eof()
         self.client.resume()
+
+    def _not_secured(self, why: ssl.SSLError, sentence: str) -> None:
+        if self.proxy.entered_tls and not isinstance(why, ssl.SSLCertVerificationError):
+            self.proxy.incident(sentence)  # it has worked before, so no setting is wrong
+            self._reject("refused")
+        else:
+            self._refuse(Refusal(sentence))
 
     def _not_reached(self, why: OSError, address: str) -> None:
         if why.errno in NO_DESCRIPTOR:
@@ -166,9 +173,13 @@ class Link:
             self.proxy.incident(f"the TLS of a client broke: {why.reason or why}")
             self._client_lost()
             return
-        # With TLS 1.3 a service refuses a client's certificate after the handshake.
         target = self.proxy.target
-        self._refuse(Refusal(problem_with_service(why, f"{target.host}:{target.port}", target.host)))
+        address = f"{target.host}:{target.port}"
+        if refuses_client(why):
+            self._refuse(Refusal(problem_with_service(why, address, target.host)))
+            return
+        self.proxy.incident(f"the TLS with {address} broke: {why.reason or why}")
+        self._server_lost()
 
     def _reject(self, how: Literal["refused", "broken"]) -> None:
         """Reset the connection: of all that a proxy can do, this is closest to a refusal by the service itself."""

@@ -56,6 +56,7 @@ class Side(asyncio.Protocol):
         self._tls: TlsPipe | None = None
         self._shaken: asyncio.Future[None] | None = None
         self._ended = False
+        self._broken = False
         self._when_lost: Callable[[Exception], object] | None = None
 
     # -- called by the loop ---------------------------------------------------------------------------------------
@@ -118,11 +119,19 @@ class Side(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         assert self._tls is not None
+        if self._broken:
+            return
         try:
             plaintext = self._tls.feed(data)
         except ssl.SSLError as why:
+            self._broken = True
             self._send(self._tls.pending())  # the alert
-            if not self._fail(why) and not self.gone:
+            if self._fail(why) or self.gone:
+                return
+            if self._tls.closed:
+                # Java answers an end that comes right after the handshake with a record that cannot be decrypted.
+                self._on_lost()
+            else:
                 self._link.broken_tls(self, why)
             return
         self._send(self._tls.pending())
@@ -153,8 +162,18 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        if data and self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data if self._tls is None else self._tls.encrypt(data))
+        if not data or self.transport is None or self.transport.is_closing():
+            return
+        if self._tls is None:
+            self.transport.write(data)
+            return
+        try:
+            ciphertext = self._tls.encrypt(data)
+        except ssl.SSLError as why:  # it broke, or the peer has ended it
+            if not self.gone:
+                self._link.broken_tls(self, why)
+            return
+        self.transport.write(ciphertext)
 
     def write_eof(self) -> None:
         if self.transport is not None and not self.transport.is_closing():

@@ -34,6 +34,8 @@ class TlsPipe:
         self.established = False
         self.ended = False
         """The peer has said that it sends no more (close_notify)."""
+        self.closed = False
+        """We have."""
 
     def feed(self, ciphertext: bytes) -> bytes:
         """Take what arrived, and return the plaintext in it. Afterwards `pending` may hold bytes to send."""
@@ -62,6 +64,7 @@ class TlsPipe:
     def close(self) -> bytes:
         """The close_notify to send, and whatever was pending."""
         if self.established:
+            self.closed = True
             with suppress(ssl.SSLError):  # the peer's own close_notify has not come yet, or the connection is broken
                 self._tls.unwrap()
         return self._out.read()
@@ -116,6 +119,11 @@ def problem_with_client(why: ssl.SSLError) -> str:
     if reason in _NOTHING_SHARED:
         return f"the client and the proxy share no version or cipher of TLS ({reason}): allow it TLS 1.2 or 1.3"
     return f"the client's TLS handshake failed: {reason}"
+
+
+def refuses_client(why: ssl.SSLError) -> bool:
+    """Whether a service wants another certificate of its client; with TLS 1.3 it says so after the handshake."""
+    return why.reason in _CLIENT_CERTIFICATE
 
 
 def problem_with_service(why: ssl.SSLError, address: str, name: str) -> str:
