@@ -63,7 +63,7 @@ class Partition:
 
     @classmethod
     def needs_control(cls, spec: PartitionSpec) -> str | None:
-        return "the brokers" if spec.from_ == "cluster" else None
+        return "the links between brokers" if spec.from_ == "cluster" else None
 
     @classmethod
     def problems(cls, spec: PartitionSpec, scenario: Scenario) -> list[SpecProblem]:

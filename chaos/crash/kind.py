@@ -92,6 +92,8 @@ class Crash(ByTarget):
 
     @classmethod
     def needs_control(cls, spec: CrashSpec) -> str | None:
+        if spec.coordinator_of is not None:
+            return "the brokers' files"
         return {"broker": "the brokers", "controller": "the brokers", "postgres": "Postgres"}.get(spec.target)
 
     @classmethod

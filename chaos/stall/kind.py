@@ -82,6 +82,8 @@ class Stall:
 
     @classmethod
     def needs_control(cls, spec: StallSpec) -> str | None:
+        if spec.coordinator_of is not None:
+            return "the brokers' files"
         return "the brokers" if spec.target in ("broker", "controller") else None
 
     @classmethod

@@ -95,7 +95,7 @@ def plan(scenario: Scenario, profile: StackProfile | None = None) -> Plan:
         guaranteed_batches=scenario.guaranteed_batches(),
         command=tuple(scenario.pipeline.command),
         prepare=_prepare(scenario),
-        faults=_faults(scenario, external=profile is not None),
+        faults=_faults(scenario, profile),
         outputs=tuple(_output(scenario, name, output) for name, output in scenario.outputs.items()),
         oracle=f"{scenario.oracle.kind}: {oracle.about}",
         checkers=tuple(checkers.names()),
@@ -140,7 +140,7 @@ def _prepare(scenario: Scenario) -> tuple[str, ...]:
     )
 
 
-def _faults(scenario: Scenario, *, external: bool) -> tuple[PlannedFault, ...]:
+def _faults(scenario: Scenario, profile: StackProfile | None) -> tuple[PlannedFault, ...]:
     return tuple(
         PlannedFault(
             fault=spec.fault,
@@ -149,15 +149,16 @@ def _faults(scenario: Scenario, *, external: bool) -> tuple[PlannedFault, ...]:
             **spec.at.described(),
             settings=spec.at.settings()
             | spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"fault", "target", "at"}),
-            placement=_placement(spec, scenario, external=external),
+            placement=_placement(spec, scenario, profile),
         )
         for spec in scenario.chaos
     )
 
 
-def _placement(spec: AnyFaultSpec, scenario: Scenario, *, external: bool) -> Placement:
-    if external and (what := needs_control(spec)) is not None:
-        why = f"it needs control of {what}, which somebody else operates"
+def _placement(spec: AnyFaultSpec, scenario: Scenario, profile: StackProfile | None) -> Placement:
+    what = needs_control(spec) if profile is not None else None
+    if profile is not None and what is not None and what not in profile.controlled:
+        why = f"it needs control of {what}, which stack {profile.name} does not give"
         return Placement("n/a", "nothing", why, "none: `onceproof run --stack` refuses this fault")
     return fault_of(spec).placement(spec, scenario)
 

@@ -122,6 +122,9 @@ class Kafka(Protocol):
     def pause_broker(self, broker: int) -> None:
         """SIGSTOP."""
 
+    def is_paused(self, broker: int) -> bool:
+        """Whether it is stopped and can be resumed."""
+
     def resume_broker(self, broker: int) -> None:
         """SIGCONT, and wait until it is back in every ISR. Idempotent."""
 

@@ -44,9 +44,9 @@ def complaints(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]
                 yield Complaint(("outputs", name, key), message, f"write {table.rpartition('.')[2]!r}")
 
 
-def control(scenario: Scenario) -> Iterator[Complaint]:
-    """The faults that would need control of services that are somebody else's."""
+def control(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]:
+    """The faults that would need control of what this stack does not control."""
     for index, spec in enumerate(scenario.chaos):
-        if (what := needs_control(spec)) is not None:
-            message = f"fault {spec.fault} {spec.target} is n/a on an external stack: it needs control of {what}"
+        if (what := needs_control(spec)) is not None and what not in profile.controlled:
+            message = f"fault {spec.fault} {spec.target} is n/a on stack {profile.name}: it needs control of {what}"
             yield Complaint(("chaos", index, "fault"), message, "remove it, or run the scenario without --stack")

@@ -253,6 +253,9 @@ class ExternalKafka(Topics):
     def pause_broker(self, broker: int) -> None:
         raise _not_ours("paused")
 
+    def is_paused(self, broker: int) -> bool:
+        return False
+
     def resume_broker(self, broker: int) -> None:
         raise _not_ours("resumed")
 

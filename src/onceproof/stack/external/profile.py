@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -148,6 +148,9 @@ class PostgresProfile(Model):
 
 class StackProfile(Model):
     """Somebody else's Kafka and Postgres, on which onceproof may create its own topics and tables and break connections."""
+
+    controlled: ClassVar[frozenset[str]] = frozenset()
+    """What faults may kill and stop there, in the words of `onceproof.faults.contract.NeedsControl`."""
 
     name: str
     provider: Literal["external"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import psutil
 
@@ -37,6 +37,9 @@ T = TypeVar("T")
 
 class ExternalStack:
     """Implements `onceproof.stack.api.Stack`. Created by `start`; its owner removes what it created."""
+
+    _kafka: ClassVar[type[ExternalKafka]] = ExternalKafka
+    _postgres: ClassVar[type[ExternalPostgres]] = ExternalPostgres
 
     def __init__(
         self,
@@ -102,12 +105,12 @@ class ExternalStack:
         journal = ObjectJournal(names.run, profile.name, *cleanup.addresses(profile))
         owner.push(lambda: _remove(journal, profile, timeline))
         brokers = routes.to_brokers(addresses)
-        of_kafka = ExternalKafka(profile, names, journal, addresses, brokers, routes.bootstrap, routes.security())
+        of_kafka = cls._kafka(profile, names, journal, addresses, brokers, routes.bootstrap, routes.security())
         of_kafka.check_topics(_topics(scenario))
         of_postgres = None
         if wants_postgres:
             passfile, ca = owner.scratch / "pgpass", routes.authority.ca if routes.authority is not None else None
-            of_postgres = ExternalPostgres(profile, names, journal, routes.to_postgres(), passfile, ca)
+            of_postgres = cls._postgres(profile, names, journal, routes.to_postgres(), passfile, ca)
         spec = scenario.stack.spark
         spark = None
         if spec is not None:

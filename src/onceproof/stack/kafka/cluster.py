@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import psutil
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
@@ -18,7 +19,7 @@ from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
 from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, Listener, Node
-from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, START_DEADLINE_S, Topics
+from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, REJOIN_DEADLINE_S, START_DEADLINE_S, Topics, known_brokers
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
@@ -29,9 +30,6 @@ class ProxyMaker(Protocol):
 
 
 CONTROLLER_ID = 9
-
-#: A restarted broker took 1.4 to 8.3 s until it was in every ISR again.
-_REJOIN_DEADLINE_S = 90.0
 
 
 class EmbeddedKafka(Topics):
@@ -155,27 +153,30 @@ class EmbeddedKafka(Topics):
             wait_until(
                 f"{node.name} to lead the quorum after its restart",
                 lambda: self.quorum_epoch() > epoch,
-                deadline_s=_REJOIN_DEADLINE_S,
+                deadline_s=REJOIN_DEADLINE_S,
                 abandon=self.check_health,
             )
             return
         own = AdminClient(client_config(self.harness_address(broker)))
         wait_until(
             f"{node.name} to answer after its restart",
-            lambda: _known_brokers(own),
-            deadline_s=_REJOIN_DEADLINE_S,
+            lambda: known_brokers(own),
+            deadline_s=REJOIN_DEADLINE_S,
             abandon=self.check_health,
         )
-        self._wait_for_isr(broker, "its restart")
+        self.wait_for_isr(broker, node.name, "its restart")
 
     def pause_broker(self, broker: int) -> None:
         self.nodes[broker].service.freeze()
+
+    def is_paused(self, broker: int) -> bool:
+        return bool(psutil.Process(self.pid(broker)).status() == psutil.STATUS_STOPPED)
 
     def resume_broker(self, broker: int) -> None:
         """Resume it; return when it is back in every ISR. Idempotent."""
         self.nodes[broker].service.thaw()
         if self.nodes[broker].node.is_broker:
-            self._wait_for_isr(broker, "its stall")
+            self.wait_for_isr(broker, self.nodes[broker].name, "its stall")
 
     @property
     def controller(self) -> int:
@@ -188,17 +189,6 @@ class EmbeddedKafka(Topics):
         """The epoch in KRaft's ``quorum-state`` file (KIP-595), which the controller wrote when it was elected."""
         state = self.nodes[self.controller].data / "__cluster_metadata-0" / "quorum-state"
         return int(json.loads(state.read_text(encoding="utf-8"))["leaderEpoch"])
-
-    def _wait_for_isr(self, broker: int, what: str) -> None:
-        others = self.admin(asking_not=broker if len(self.brokers) > 1 else None)
-        name = self.nodes[broker].name
-        wait_until(
-            f"{name} to be back in every ISR after {what}",
-            lambda: not _out_of_sync(others, broker),
-            deadline_s=_REJOIN_DEADLINE_S,
-            abandon=self.check_health,
-            explain=lambda: f"partitions where it is not in sync: {_out_of_sync(others, broker)}",
-        )
 
     def is_running(self, broker: int) -> bool:
         return self.nodes[broker].is_running()
@@ -213,12 +203,10 @@ class EmbeddedKafka(Topics):
         admin = self.admin()
         wait_until(
             f"{len(self.brokers)} broker(s) to join",
-            lambda: _known_brokers(admin) >= set(self.brokers),
+            lambda: known_brokers(admin) >= set(self.brokers),
             deadline_s=START_DEADLINE_S,
             abandon=self.check_health,
-            explain=lambda: (
-                f"brokers {sorted(_known_brokers(admin))}; logs in {self.nodes[self.brokers[0]].log.parent}"
-            ),
+            explain=lambda: f"brokers {sorted(known_brokers(admin))}; logs in {self.nodes[self.brokers[0]].log.parent}",
         )
 
     def _proxy(self, kind: str, broker: int) -> Proxy:
@@ -273,26 +261,3 @@ def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: Prox
 
 def _port(proxy: Proxy) -> int:
     return int(proxy.listen.rpartition(":")[2])
-
-
-def _known_brokers(admin: AdminClient) -> set[int]:
-    try:
-        return set(admin.list_topics(timeout=ASK_TIMEOUT_S).brokers)
-    except KafkaException:
-        return set()
-
-
-def _out_of_sync(admin: AdminClient, broker: int) -> list[str]:
-    """Partitions (Kafka's internal ones too) of which the broker has a replica that is not in sync; ``?`` without an answer."""
-    try:
-        topics = admin.list_topics(timeout=ASK_TIMEOUT_S).topics
-    except KafkaException:
-        return ["?"]
-
-    def lagging() -> Iterator[str]:
-        for name, topic in topics.items():
-            for id, partition in topic.partitions.items():
-                if broker in partition.replicas and broker not in partition.isrs:
-                    yield f"{name}-{id}"
-
-    return list(lagging())

@@ -1,0 +1,72 @@
+"""Builds the images of ``compose.yaml`` from a local Debian image, for machines without a registry.
+
+They hold what the embedded stack uses: Kafka's pinned jars and the wheel's Postgres.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+from docker.errors import APIError, BuildError
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.stack.compose.daemon import client
+from onceproof.stack.fetch.components import Components
+from onceproof.stack.kafka.settings import LOGGING
+from onceproof.stack.postgres import find_binaries
+
+KAFKA, POSTGRES = "onceproof/kafka", "onceproof/postgres"
+
+
+def build(base: str, components: Components) -> Iterator[str]:
+    """Build both images from ``base``; yields the name of each one when it is done. Raises `EnvironmentProblem`."""
+    kafka = f"{KAFKA}:{components.versions['kafka']}"
+    jars = [(f"libs/{jar.name}", jar) for jar in components.kafka_jars]
+    yield _built("kafka", kafka, base, jars, {"log4j2.properties": LOGGING})
+    programs = find_binaries().parent
+    libraries = programs.parents[1] / f"{programs.parent.name}.libs"
+    yield _built("postgres", f"{POSTGRES}:18", base, [("pginstall18", programs), ("libs", libraries)], {})
+
+
+def local_images() -> dict[str, str]:
+    """Variable of ``compose.yaml`` -> the image built here, for those that exist."""
+    found = {}
+    for variable, name in (("ONCEPROOF_KAFKA_IMAGE", KAFKA), ("ONCEPROOF_POSTGRES_IMAGE", POSTGRES)):
+        tags = sorted(tag for image in client().images.list(name=name) for tag in image.tags)
+        if tags:
+            found[variable] = tags[-1]
+    return found
+
+
+def _built(service: str, tag: str, base: str, folders: list[tuple[str, Path]], texts: dict[str, str]) -> str:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        own = files("onceproof") / "compose" / "images" / service
+        for entry in own.iterdir():
+            texts = {**texts, entry.name: entry.read_text(encoding="utf-8")}
+        for name, text in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+        for name, folder in folders:
+            archive.add(folder, arcname=name, filter=_readable)
+    context.seek(0)
+    try:
+        client().images.build(fileobj=context, custom_context=True, tag=tag, buildargs={"BASE": base}, rm=True)
+    except (BuildError, APIError) as failed:
+        raise EnvironmentProblem(
+            f"image {tag} could not be built from {base}: {failed}",
+            hint="BASE must be a Debian image of this machine (`docker images`), with Java or with access to Debian's packages",
+        ) from None
+    return tag
+
+
+def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """For everybody: the containers do not run as root."""
+    member.uid = member.gid = 0
+    member.mode |= 0o555 if member.isdir() or member.mode & 0o100 else 0o444
+    return member
