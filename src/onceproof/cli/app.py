@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import onceproof
-from onceproof.cli import follow_up
+from onceproof.cli import containers, follow_up
 from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved, Stack
 from onceproof.cli.output import Output, failing_well
 
@@ -419,3 +419,4 @@ def propose(
 
 
 app.add_typer(follow_up.commands)
+app.add_typer(containers.commands)

@@ -38,7 +38,7 @@ Stack = Annotated[
     typer.Option(
         "--stack",
         metavar="NAME",
-        help="Use the Kafka and Postgres of [stack.NAME] in onceproof.toml instead of starting some.",
+        help="compose: Kafka and Postgres in containers. Any other name: those of [stack.NAME] in onceproof.toml.",
         show_default=False,
     ),
 ]

@@ -9,6 +9,7 @@ from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted,
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.cli.output import Output, crashed
+from onceproof.cli.stacks import profile_of
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.reports.progress import Progress
@@ -16,7 +17,6 @@ from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
-from onceproof.stack.external.profile import load_profile
 
 #: `run` draws the picture of a run of consumers with at most so many messages.
 _MOST_DRAWN = 100
@@ -44,7 +44,7 @@ def run_scenarios(
         raise UsageError("no scenario is named", hint=f"name one or more, or use --all; shipped: {', '.join(names())}")
     if everything and stack is not None:
         raise UsageError("--all is not for a stack of somebody else", hint="name the scenarios to run there")
-    profile = None if stack is None else load_profile(stack)
+    profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
     if junit is not None:
         _write_file(junit, "")  # fail now, not after ten minutes of running

@@ -33,6 +33,7 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
+from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.stack import ExternalStack
@@ -81,7 +82,8 @@ class Command:
 
         def start(owner: Owner, folder: Path, timeline: Timeline) -> Stack:
             if profile is not None:
-                return ExternalStack.start(scenario, profile, owner, folder, fetched, timeline)
+                provider = ComposeStack if isinstance(profile, ComposeProfile) else ExternalStack
+                return provider.start(scenario, profile, owner, folder, fetched, timeline)
             stack = EmbeddedStack.start(scenario.stack, owner, folder, fetched, timeline, read_frames=frames)
             if survey and stack.frames is not None:
                 watch(stack.frames, timeline)

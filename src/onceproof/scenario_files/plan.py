@@ -15,7 +15,7 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.checks.crosscheck import rows_of
 from onceproof.stack.external.names import RunNames, identity
-from onceproof.stack.external.profile import FILE, StackProfile
+from onceproof.stack.external.profile import StackProfile
 from onceproof.stores.contract import store_of
 from onceproof.stores.postgres.store import tables_of
 
@@ -113,7 +113,7 @@ def _services(scenario: Scenario, profile: StackProfile) -> tuple[str, ...]:
     if scenario.stack.postgres is not None and postgres is not None:
         parts = postgres.parts()
         of_profile.append(f"Postgres {parts['host']}:{parts.get('port', '5432')}/{parts['dbname']}")
-    named = f"[stack.{profile.name}] of {FILE}: {' and '.join(of_profile)}"
+    named = f"{profile.place}: {' and '.join(of_profile)}"
     return (named, "Toxiproxy and the protocol proxy in front of every listener")
 
 

@@ -46,5 +46,6 @@ def compose_command() -> tuple[str, ...]:
     if older is not None:
         return (older,)
     raise EnvironmentProblem(
-        "there is no compose command", hint="install the compose plugin: apt-get install docker-compose-plugin"
+        "there is no compose command",
+        hint="install it: apt-get install docker-compose, or the plugin docker-compose-plugin of Docker's own packages",
     )

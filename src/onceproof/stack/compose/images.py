@@ -15,31 +15,32 @@ from docker.errors import APIError, BuildError
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.stack.compose.daemon import client
-from onceproof.stack.fetch.components import Components
+from onceproof.stack.fetch.components import Components, shipped
 from onceproof.stack.kafka.settings import LOGGING
 from onceproof.stack.postgres import find_binaries
 
-KAFKA, POSTGRES = "onceproof/kafka", "onceproof/postgres"
+_POSTGRES_TAG = "onceproof/postgres:18"
 
 
 def build(base: str, components: Components) -> Iterator[str]:
     """Build both images from ``base``; yields the name of each one when it is done. Raises `EnvironmentProblem`."""
-    kafka = f"{KAFKA}:{components.versions['kafka']}"
     jars = [(f"libs/{jar.name}", jar) for jar in components.kafka_jars]
-    yield _built("kafka", kafka, base, jars, {"log4j2.properties": LOGGING})
+    yield _built("kafka", _kafka_tag(), base, jars, {"log4j2.properties": LOGGING})
     programs = find_binaries().parent
     libraries = programs.parents[1] / f"{programs.parent.name}.libs"
-    yield _built("postgres", f"{POSTGRES}:18", base, [("pginstall18", programs), ("libs", libraries)], {})
+    yield _built("postgres", _POSTGRES_TAG, base, [("pginstall18", programs), ("libs", libraries)], {})
 
 
 def local_images() -> dict[str, str]:
-    """Variable of ``compose.yaml`` -> the image built here, for those that exist."""
-    found = {}
-    for variable, name in (("ONCEPROOF_KAFKA_IMAGE", KAFKA), ("ONCEPROOF_POSTGRES_IMAGE", POSTGRES)):
-        tags = sorted(tag for image in client().images.list(name=name) for tag in image.tags)
-        if tags:
-            found[variable] = tags[-1]
-    return found
+    """Variable of ``compose.yaml`` -> the image built here, for those that exist in this version."""
+    built = {tag for image in client().images.list() for tag in image.tags}
+    wanted = {"ONCEPROOF_KAFKA_IMAGE": _kafka_tag(), "ONCEPROOF_POSTGRES_IMAGE": _POSTGRES_TAG}
+    return {variable: tag for variable, tag in wanted.items() if tag in built}
+
+
+def _kafka_tag() -> str:
+    version = next(component.version for component in shipped() if component.name == "kafka")
+    return f"onceproof/kafka:{version}"
 
 
 def _built(service: str, tag: str, base: str, folders: list[tuple[str, Path]], texts: dict[str, str]) -> str:

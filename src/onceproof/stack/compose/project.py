@@ -13,6 +13,7 @@ import secrets
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from docker.models.containers import Container
 
-from onceproof.base.errors import EnvironmentProblem, ServiceFailed
+from onceproof.base.errors import EnvironmentProblem, OnceproofError, ServiceFailed
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
 from onceproof.stack.compose.daemon import client, compose_command
@@ -63,6 +64,7 @@ class Project:
         """
         if self.containers():
             if self.brokers() == brokers:
+                self._wait_until_healthy()
                 return
             raise EnvironmentProblem(
                 f"project {self.name} is up with {self.brokers()} broker(s)", hint="run `onceproof down` first"
@@ -79,7 +81,8 @@ class Project:
             )
             self._wait_until_healthy()
         except BaseException:
-            self.down()
+            with suppress(OnceproofError):  # what made it fail matters more
+                self.down()
             raise
 
     def down(self) -> None:
@@ -146,7 +149,7 @@ class Project:
         """Kept by the daemon alone, as a variable of the container."""
         variables = dict(entry.split("=", 1) for entry in self.postgres().attrs["Config"]["Env"])
         hide(variables["POSTGRES_PASSWORD"])
-        return variables["POSTGRES_PASSWORD"]
+        return str(variables["POSTGRES_PASSWORD"])
 
     def versions(self) -> dict[str, str]:
         """Service -> image and its id."""
@@ -165,7 +168,7 @@ class Project:
             if one.status in ("exited", "dead"):
                 raise ServiceFailed(
                     f"container {one.name} ended with code {one.attrs['State']['ExitCode']}",
-                    log_tail=one.logs(tail=20).decode(errors="replace").splitlines(),
+                    log_tail=one.logs(tail=20).decode(errors="replace"),
                 )
 
 
@@ -201,23 +204,17 @@ def compose_file() -> Path:
     return Path(str(files("onceproof") / "compose" / "compose.yaml"))
 
 
-def clean_up(living: frozenset[str], *, dry_run: bool) -> list[str]:
-    """Remove the projects of killed runs: those whose run id is not in ``living``. Returns sentences. Never raises."""
+def clean_up(run_id: str, *, dry_run: bool) -> list[str]:
+    """Remove the project of a killed run. Returns sentences. Raises `EnvironmentProblem` if there is one that stays."""
     try:
-        labelled = client().containers.list(all=True, filters={"label": _RUN})
+        left = client().containers.list(all=True, filters={"label": f"{_RUN}={run_id}"})
     except EnvironmentProblem:
         return []  # no daemon: no containers
-    left = {
-        one.labels.get(_PROJECT, ""): one.labels[_RUN]
-        for one in labelled
-        if one.labels[_RUN] and one.labels[_RUN] not in living
-    }
-    done = []
-    for name, run_id in sorted(left.items()):
+    projects = sorted({one.labels.get(_PROJECT, "") for one in left})
+    for name in projects:
         if not dry_run:
             Project(name).down()
-        done.append(f"{'would remove' if dry_run else 'removed'} the containers of run {run_id} (project {name})")
-    return done
+    return [f"{'would remove' if dry_run else 'removed'} the containers of project {name}" for name in projects]
 
 
 def _wait_for(container: Container, wanted: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import psycopg
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import AdminClient
 from docker.models.containers import Container
 from pydantic import SecretStr
 
@@ -38,6 +39,10 @@ class ComposeProfile(StackProfile):
     provider: Literal["external"] = "external"
     chaos: Literal["allowed"] = "allowed"
     project: str = project.BY_HAND
+
+    @property
+    def place(self) -> str:
+        return "the containers of `onceproof up`, or new ones"
 
     @classmethod
     def of(cls, found: Project) -> Self:
@@ -159,6 +164,7 @@ class ComposeStack(ExternalStack):
     _kafka = ComposeKafka
     _postgres = ComposePostgres
     _images: Mapping[str, str] = {}
+    """Service -> the image of its container."""
 
     @classmethod
     def start(
@@ -173,11 +179,13 @@ class ComposeStack(ExternalStack):
             found = Project(f"onceproof-{owner.run_id}")
             owner.push(found.down)
             timeline.emit("stack.starting", service="containers")
+            began = time.monotonic()
             found.up(brokers, run_id=owner.run_id, ports=dict(zip(PORTS, lease(owner, len(PORTS)), strict=True)))
-            timeline.emit("stack.ready", service="containers", seconds=0.0)
+            timeline.emit("stack.ready", service="containers", seconds=round(time.monotonic() - began, 3))
+        found.check_health()
         stack = super().start(scenario, ComposeProfile.of(found), owner, run_dir, components, timeline)
         stack._images = found.versions()
         return stack
 
     def versions(self) -> dict[str, Any]:
-        return {**super().versions(), "containers": dict(self._images)}
+        return {**super().versions(), **self._images}

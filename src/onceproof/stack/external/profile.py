@@ -160,6 +160,11 @@ class StackProfile(Model):
     connect_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """How long a service may take to answer before it counts as unreachable, in seconds."""
 
+    @property
+    def place(self) -> str:
+        """Where its addresses come from, for people."""
+        return f"[stack.{self.name}] of {FILE}"
+
     def secrets(self) -> list[str]:
         """Texts that nothing may show or store."""
         of_kafka = [self.kafka.sasl.password.get_secret_value()] if self.kafka.sasl is not None else []
