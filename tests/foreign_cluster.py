@@ -158,6 +158,7 @@ class ForeignKafka:
             "transaction.state.log.num.partitions": 3,
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": 0,
+            "log.cleaner.dedupe.buffer.size": 4194304,  # the default takes half of the node's heap
             **FAST_FAILOVER,
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -61,7 +61,7 @@ def front(kafka: ForeignKafka, tmp_path: Path) -> Iterator[Front]:
         proxy = ClusterProxy(
             loop,
             board,
-            kafka.bootstrap[:1],  # the others are found in the answers
+            kafka.bootstrap[:2],  # so that one may die; the third is found in the answers
             "127.0.0.1",
             lambda: lease(owner, 1)[0],
             client_tls=authority.server_context(),

@@ -146,6 +146,8 @@ class Link:
             self._refuse(Refusal(sentence))
 
     def _not_reached(self, why: OSError, address: str) -> None:
+        if isinstance(why, ConnectionAbortedError):
+            return  # the proxy itself ended the connection
         if why.errno in NO_DESCRIPTOR:
             self.proxy.incident(f"could not connect to {address}: {why.strerror}; raise the limit (`ulimit -n`)")
         elif self.server.transport is not None and not self.client.gone:

@@ -58,7 +58,9 @@ class TlsPipe:
         return b"".join(found)
 
     def encrypt(self, plaintext: bytes) -> bytes:
-        self._tls.write(plaintext)
+        left = memoryview(plaintext)
+        while left:  # a write may take less than it is given, as that of a socket
+            left = left[self._tls.write(left) :]
         return self._out.read()
 
     def close(self) -> bytes:
