@@ -21,7 +21,6 @@ from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem,
 from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement_at, point_problems
 from onceproof.instruments.checkpoint_watcher import TopicOffsets
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
-from onceproof.stack.kafka.clients import client_config
 from onceproof.stores.kafka.state import stable_ends
 
 _ANSWER_S = 20.0
@@ -83,7 +82,7 @@ class AbortedInput:
         start = source.rows or data.rows()
         producer = Producer(
             {
-                **client_config(context.stack.kafka.harness_bootstrap),
+                **context.stack.kafka.harness_client(),
                 "transactional.id": f"onceproof-aborted-{source.topic}",
                 "partitioner": "murmur2_random",
             }

@@ -62,6 +62,10 @@ class Partition:
         self._open = False
 
     @classmethod
+    def needs_control(cls, spec: PartitionSpec) -> str | None:
+        return "the links between brokers" if spec.from_ == "cluster" else None
+
+    @classmethod
     def problems(cls, spec: PartitionSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = leader_problems(spec.leader_of, scenario)
         if spec.from_ == "clients":

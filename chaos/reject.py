@@ -103,6 +103,10 @@ class Reject:
         return True
 
     @classmethod
+    def needs_control(cls, spec: RejectSpec) -> str | None:
+        return {"stopped": "Postgres", "too-few-replicas": "the brokers"}.get(spec.how)
+
+    @classmethod
     def problems(cls, spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.AFTER_OFFSET_LOG,))
         forms = OF_POSTGRES if spec.target == "postgres" else OF_KAFKA

@@ -16,10 +16,12 @@ from onceproof.stack.fetch.components import ensure
 
 TARGET = Path(__file__).parent.parent / "src/onceproof/instruments/proxy/kafka_messages.json"
 
-#: Messages whose bodies the rules of the proxy read. Of all others only name and number are kept.
+#: Messages whose bodies the proxy reads, for its rules or because they name brokers. Of all others only name and number are kept.
 WANTED = {
     "AddOffsetsToTxn",
     "AddPartitionsToTxn",
+    "ApiVersions",
+    "DescribeCluster",
     "EndTxn",
     "Fetch",
     "FindCoordinator",
@@ -27,6 +29,8 @@ WANTED = {
     "Metadata",
     "OffsetCommit",
     "Produce",
+    "ShareAcknowledge",
+    "ShareFetch",
     "TxnOffsetCommit",
 }
 _FIELD = ("name", "type", "versions", "nullableVersions", "flexibleVersions", "taggedVersions", "tag")

@@ -12,8 +12,6 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-import psutil
-
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
@@ -171,7 +169,7 @@ class BrokerAway:
         assert self._node is not None
         if self._how == "killed":
             return not context.stack.kafka.is_running(self._node)
-        return bool(psutil.Process(context.stack.kafka.pid(self._node)).status() == psutil.STATUS_STOPPED)
+        return context.stack.kafka.is_paused(self._node)
 
     def _moved(self, context: FaultContext) -> str:
         assert self._before is not None

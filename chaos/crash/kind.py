@@ -91,6 +91,12 @@ class Crash(ByTarget):
         return _striker_for(spec).reads_frames
 
     @classmethod
+    def needs_control(cls, spec: CrashSpec) -> str | None:
+        if spec.coordinator_of is not None:
+            return "the brokers' files"
+        return {"broker": "the brokers", "controller": "the brokers", "postgres": "Postgres"}.get(spec.target)
+
+    @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
         chosen = _striker_for(spec)
         if spec.frame is not None and not chosen.takes_frame:

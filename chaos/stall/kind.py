@@ -81,6 +81,12 @@ class Stall:
         return chosen is not None and chosen.reads_frames
 
     @classmethod
+    def needs_control(cls, spec: StallSpec) -> str | None:
+        if spec.coordinator_of is not None:
+            return "the brokers' files"
+        return "the brokers" if spec.target in ("broker", "controller") else None
+
+    @classmethod
     def problems(cls, spec: StallSpec, scenario: Scenario) -> list[SpecProblem]:
         chosen = _striker_for(spec)
         if spec.frame is not None and (chosen is None or not chosen.takes_frame):

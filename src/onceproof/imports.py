@@ -35,6 +35,7 @@ from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_to_judge
+from onceproof.stack.kafka.clients import client_config
 from onceproof.stores.contract import store_of
 from onceproof.stores.kafka.read_back import collect_topics
 from onceproof.stores.kafka.rows import as_text
@@ -62,7 +63,10 @@ class Sources:
 class _RemoteCluster:
     """A `onceproof.stores.kafka.read_back.Cluster` whose log files are not on this machine."""
 
-    harness_bootstrap: str
+    bootstrap: str
+
+    def harness_client(self) -> dict[str, Any]:
+        return client_config(self.bootstrap)
 
     def log_folders(self, _topic: str) -> Mapping[int, Path]:
         return {}

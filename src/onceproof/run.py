@@ -47,7 +47,7 @@ def run(
     """
     scenario = loaded.scenario if seed is None else loaded.scenario.model_copy(update={"seed": seed})
     with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        execution = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey)
+        execution = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey).on(loaded.profile)
         with accounted_for(execution):
             observe(execution)
             verdict = judged(execution)
@@ -69,7 +69,7 @@ def execute(execution: Execution, start: Start | None = None) -> None:
     kind = kind_of(execution.scenario)
     execution.begins()
     execution.phase("fetch")
-    start = start or kind.fetch(execution.scenario, survey=execution.survey)
+    start = start or kind.fetch(execution.scenario, survey=execution.survey, profile=execution.profile)
     with attentive(), Owner() as owner, HistoryWriter(execution.directory.path) as writer:
         execution.phase("stack")
         services = start(owner, execution.directory.path, execution.timeline)

@@ -72,7 +72,7 @@ def test_a_transaction_that_fails_midway_is_aborted(
     fed: Scenario, seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onceproof.chaos.aborted_input.Producer", Full)
-    kafka = SimpleNamespace(harness_bootstrap="127.0.0.1:1")
+    kafka = SimpleNamespace(harness_client=lambda: {"bootstrap.servers": "127.0.0.1:1"})
     context: Any = SimpleNamespace(scenario=fed, stack=SimpleNamespace(kafka=kafka))
     with pytest.raises(BufferError):
         AbortedInput(AbortedInputSpec.model_validate(SPEC)).strike(context, seen(Point.AFTER_OFFSET_LOG))

@@ -69,7 +69,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
             )
             for name, (expect, _) in scenarios.items()
         }
-        monkeypatch.setattr(cli_run, "load_all", lambda given: [loaded[name] for name in given])
+        monkeypatch.setattr(cli_run, "load_all", lambda given, profile=None: [loaded[name] for name in given])
         monkeypatch.setattr(cli_run, "names", lambda: list(loaded))
         return calls
 

@@ -150,7 +150,7 @@ def test_the_report_is_printed_even_if_junit_cannot_be_written(tmp_path: Path, m
     verdict = Verdict("mine", Outcome.HELD, {"delivery": "effectively-once"}, ("because",))
     write_verdict(tmp_path, verdict)
     result = ScenarioResult("mine", ExpectedVerdict(), verdict, tmp_path)
-    monkeypatch.setattr(cli_run, "load_all", lambda given: [None])
+    monkeypatch.setattr(cli_run, "load_all", lambda given, profile=None: [None])
     monkeypatch.setattr(cli_run, "_run_one", lambda *_: result)
     for words in ([], ["--json"]):
         done = CliRunner().invoke(app, ["run", "mine", "--junit", "/dev/full", *words])

@@ -284,7 +284,7 @@ def test_the_feed_records_the_offset_of_each_record(broker: EmbeddedKafka, tmp_p
     numbers = Numbers(NumbersOptions(rows=1_000, keys=7), seed=1)
     spec = InputSpec(topic=topic, dataset="numbers", partitions=2, chunks=3)
     ledger = Ledger()
-    feeder = Feeder(broker.harness_bootstrap, numbers, spec, ledger, Timeline(tmp_path / "events.jsonl"))
+    feeder = Feeder(broker.harness_client(), numbers, spec, ledger, Timeline(tmp_path / "events.jsonl"))
     ends = [feeder.send_chunk(index) for index in range(3)]
     feeder.close()
     assert [sum(end.values()) for end in ends] == [333, 666, 1_000]
@@ -304,7 +304,7 @@ def test_the_feed_records_a_refused_record_as_failed(broker: EmbeddedKafka, tmp_
     numbers = Numbers(NumbersOptions(rows=2, payload_bytes=2_000_000), seed=1)
     ledger = Ledger()
     spec = InputSpec(topic=topic, dataset="numbers", partitions=1, chunks=1)
-    feeder = Feeder(broker.harness_bootstrap, numbers, spec, ledger, Timeline(tmp_path / "events.jsonl"))
+    feeder = Feeder(broker.harness_client(), numbers, spec, ledger, Timeline(tmp_path / "events.jsonl"))
     assert feeder.send_chunk(0) == {0: 0}
     assert [row["status"] for row in ledger.rows] == ["failed", "failed"]
     assert "MSG_SIZE_TOO_LARGE" in ledger.rows[0]["error"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import WaitTimeout
-from onceproof.stack.kafka import cluster as kafka
+from onceproof.stack.kafka import topics
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 
 
@@ -26,9 +26,9 @@ def test_a_change_that_fails_or_is_never_seen_is_undone(where: str, monkeypatch:
 
     cluster = EmbeddedKafka({}, {})
     monkeypatch.setattr(cluster, "admin", lambda: None)
-    monkeypatch.setattr(kafka, "change_settings", change)
-    monkeypatch.setattr(kafka, "_topic_settings", lambda *_: {"min.insync.replicas": "2", "retention.ms": "1"})
-    monkeypatch.setattr(kafka, "wait_until", never)
+    monkeypatch.setattr(topics, "change_settings", change)
+    monkeypatch.setattr(topics, "_topic_settings", lambda *_: {"min.insync.replicas": "2", "retention.ms": "1"})
+    monkeypatch.setattr(topics, "wait_until", never)
     with pytest.raises(WaitTimeout):
         cluster.alter_topic("out", {"min.insync.replicas": "3", "max.message.bytes": "100"})
     assert changes[-1] == {"min.insync.replicas": "2", "max.message.bytes": None} and len(changes) == 2

@@ -192,7 +192,7 @@ class WrongLogs:
     """A Kafka cluster that returns the log folders of another topic."""
 
     def __init__(self, stack: EmbeddedStack, other: str) -> None:
-        self.harness_bootstrap = stack.kafka.harness_bootstrap
+        self.harness_client = stack.kafka.harness_client
         self._folders = stack.kafka.log_folders(other)
 
     def log_folders(self, topic: str) -> dict[int, Path]:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 import onceproof
-from onceproof.cli import follow_up
-from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved
+from onceproof.cli import containers, follow_up
+from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved, Stack
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -78,6 +78,7 @@ def run(
         Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
     ] = Path("onceproof-runs"),
     seed: Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")] = None,
+    stack: Stack = None,
 ) -> None:
     """Run scenarios and judge their outputs.
 
@@ -96,7 +97,7 @@ def run(
         from onceproof.cli.run import run_scenarios
 
         code = run_scenarios(
-            scenarios or [], everything=everything, runs_dir=runs, seed=seed, junit=junit, output=output
+            scenarios or [], everything=everything, runs_dir=runs, seed=seed, junit=junit, output=output, stack=stack
         )
         raise typer.Exit(code)
 
@@ -337,7 +338,7 @@ def validate(
 
 
 @app.command(rich_help_panel=_WRITE)
-def plan(scenario: Name, as_json: Json = False) -> None:
+def plan(scenario: Name, as_json: Json = False, stack: Stack = None) -> None:
     """Show what a run of a scenario would do, without starting anything.
 
     For each fault: how exactly it can be placed on this job, by which means,
@@ -350,7 +351,7 @@ def plan(scenario: Name, as_json: Json = False) -> None:
     with failing_well(output):
         from onceproof.cli.show import planned
 
-        output.result(planned(scenario, as_json))
+        output.result(planned(scenario, as_json, stack))
 
 
 @app.command("list", rich_help_panel=_WRITE)
@@ -418,3 +419,4 @@ def propose(
 
 
 app.add_typer(follow_up.commands)
+app.add_typer(containers.commands)

@@ -129,13 +129,22 @@ def doctor(as_json: Json = False) -> None:
 def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")] = False,
     as_json: Json = False,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Remove what killed runs left on the Kafka and Postgres of [stack.NAME] in onceproof.toml.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Remove what a killed onceproof left behind.
 
-    Ends its processes and removes its files. Runs in progress are not touched.
+    Ends its processes and removes its files; with --stack, removes its topics,
+    schemas and replication slots. Runs in progress are not touched.
     """
     output = Output(as_json)
     with failing_well(output):
         from onceproof.cli.show import cleaned
 
-        output.result(cleaned(dry_run, as_json))
+        output.result(cleaned(dry_run, as_json, stack))

@@ -33,6 +33,16 @@ Name = Annotated[
     typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),
 ]
 
+Stack = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        metavar="NAME",
+        help="compose: Kafka and Postgres in containers. Any other name: those of [stack.NAME] in onceproof.toml.",
+        show_default=False,
+    ),
+]
+
 Resolved = Annotated[
     bool, typer.Option("--resolved", help="Print the scenario as one YAML text, with its bases merged in.")
 ]

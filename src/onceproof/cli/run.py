@@ -9,6 +9,7 @@ from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted,
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.cli.output import Output, crashed
+from onceproof.cli.stacks import profile_of
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.reports.progress import Progress
@@ -22,9 +23,16 @@ _MOST_DRAWN = 100
 
 
 def run_scenarios(
-    given: list[str], *, everything: bool, runs_dir: Path, seed: int | None, junit: Path | None, output: Output
+    given: list[str],
+    *,
+    everything: bool,
+    runs_dir: Path,
+    seed: int | None,
+    junit: Path | None,
+    output: Output,
+    stack: str | None = None,
 ) -> int:
-    """Run the named scenarios, or all shipped ones; returns the exit code.
+    """Run the named scenarios, or all shipped ones; returns the exit code. ``stack`` names a profile of ``onceproof.toml``.
 
     Raises `UsageError` before anything starts if any of them cannot run.
     """
@@ -34,7 +42,10 @@ def run_scenarios(
         )
     if not everything and not given:
         raise UsageError("no scenario is named", hint=f"name one or more, or use --all; shipped: {', '.join(names())}")
-    loaded = load_all(names() if everything else given)
+    if everything and stack is not None:
+        raise UsageError("--all is not for a stack of somebody else", hint="name the scenarios to run there")
+    profile = None if stack is None else profile_of(stack)
+    loaded = load_all(names() if everything else given, profile)
     if junit is not None:
         _write_file(junit, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []

@@ -79,11 +79,12 @@ def schema_text() -> str:
     return json.dumps(schema(), indent=2)
 
 
-def planned(name: str, as_json: bool) -> str:
+def planned(name: str, as_json: bool, stack: str | None = None) -> str:
+    from onceproof.cli.stacks import profile_of
     from onceproof.kinds.contract import kind_of
 
-    loaded = load_file(find(name))
-    the_plan = plan(loaded.scenario)
+    loaded = load_file(find(name), None if stack is None else profile_of(stack), runs=False)
+    the_plan = plan(loaded.scenario, loaded.profile)
     found = warnings(loaded)
     if as_json:
         return json.dumps({**the_plan.to_json(), "warnings": [asdict(warning) for warning in found]})
@@ -170,10 +171,17 @@ def examined(as_json: bool) -> tuple[str, bool]:
     return "\n".join(lines), healthy
 
 
-def cleaned(dry_run: bool, as_json: bool) -> str:
-    from onceproof.stack.cleanup import clean_up
+def cleaned(dry_run: bool, as_json: bool, stack: str | None = None) -> str:
+    """What was removed: from this machine or, with ``stack``, from the services of that profile."""
+    if stack is None:
+        from onceproof.stack.cleanup import clean_up
 
-    done = clean_up(dry_run=dry_run)
+        done = clean_up(dry_run=dry_run)
+    else:
+        from onceproof.stack.external import cleanup
+        from onceproof.stack.external.profile import load_profile
+
+        done = cleanup.clean_up(load_profile(stack), dry_run=dry_run)
     if as_json:
         return json.dumps({"dry_run": dry_run, "done": done})
     return "\n".join(done) if done else "nothing was left behind"
@@ -272,6 +280,7 @@ def _plan_text(plan: Plan, *, micro_batches: bool) -> str:
         blocks.append(_hanging("batches", _batches(plan.guaranteed_batches)))
     if plan.consumers:
         blocks.append(_hanging("consumers", _pairs(plan.consumers)))
+    blocks += [_hanging("there", sentence) for sentence in plan.external]
     blocks += [_hanging("prepare", "; ".join(plan.prepare))] if plan.prepare else []
     # On one line, however long, so that it can be copied.
     blocks.append(f"{'job':<11} {shlex.join(plan.command)}")

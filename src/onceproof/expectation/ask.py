@@ -45,7 +45,7 @@ def ask_oracle(execution: Execution, execute: Callable[[Execution], None]) -> No
             "here": str(execution.here),
             "python": sys.executable,
             **{f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables},
-            **{f"topic.{name}": name for name in scenario.topics()},
+            **{f"topic.{scenario.known_as(name)}": name for name in scenario.topics()},
         }
         environment = job_environment(
             class_path=fetched.spark_jars,

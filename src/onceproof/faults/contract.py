@@ -90,7 +90,7 @@ class FaultOf(Protocol[ContextT, SeenT]):
     ``SeenT`` is what an instrument saw at the fault's position: a point of a batch for a Spark job, a step for a consumer.
     ``ContextT`` is what the fault may read and change.
 
-    Abilities that only some kinds need are protocols of their own: `ReadsFrames`, `NeedsInput`, `Watches`, `TakesTurns`,
+    Abilities that only some kinds need are protocols of their own: `ReadsFrames`, `NeedsInput`, `Watches`, `TakesTurns`, `NeedsControl`,
     `onceproof.faults.job.OffersCells`, and those of `onceproof.consumers.routes`. A kind has an ability if it has the method.
     """
 
@@ -159,6 +159,24 @@ class TakesTurns(Protocol):
     @classmethod
     def takes_turns(cls) -> str:
         """Why, worded to follow "already"."""
+
+
+@runtime_checkable
+class NeedsControl(Protocol):
+    """A kind that, for some or all of its specs, kills, stops or isolates a service itself, not the job's connections to it.
+
+    It cannot be used on a stack that somebody else operates.
+    """
+
+    @classmethod
+    def needs_control(cls, spec: Any) -> str | None:
+        """What must be under control, worded to follow "needs control of"; None if this spec needs none."""
+
+
+def needs_control(spec: AnyFaultSpec) -> str | None:
+    """What a fault must control besides the job and its connections; None if nothing."""
+    kind = fault_of(spec)
+    return kind.needs_control(spec) if isinstance(kind, NeedsControl) else None
 
 
 def fault_of(spec: AnyFaultSpec) -> type[FaultOf[Any, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onceproof import __version__
@@ -13,6 +13,8 @@ from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.scenario.model import Scenario
+from onceproof.stack.external.names import RunNames, identity, prefixed
+from onceproof.stack.external.profile import StackProfile
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Execution:
     """The scenario's file, even if the scenario was changed after it was loaded."""
     directory: RunDir
     timeline: Timeline
+    profile: StackProfile | None = field(default=None, repr=False)
+    """Somebody else's services, if it uses them. Holds secrets: never stored."""
     survey: bool = False
     """Also note what the job commits (`onceproof.faults.survey`)."""
     number: int = 0
@@ -42,7 +46,14 @@ class Execution:
         timeline = Timeline(directory.events)
         for listener in listeners:
             timeline.listen(listener)
-        return cls(scenario, Path(path), directory, timeline, survey)
+        return cls(scenario, Path(path), directory, timeline, survey=survey)
+
+    def on(self, profile: StackProfile | None) -> Execution:
+        """The same execution on somebody else's services (None: on its own), with the names that its topics have there."""
+        if profile is None:
+            return self
+        names = RunNames(identity(), self.directory.path.name)
+        return replace(self, scenario=prefixed(self.scenario, names), profile=profile)
 
     def of(self, scenario: Scenario, where: Path) -> Execution:
         """An execution of another scenario, without a survey, in a new directory at ``where`` inside another run."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import psycopg
 import pyarrow.parquet as pq
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.timeline import Timeline
 from onceproof.data import datasets, open_dataset
 from onceproof.faults.context import FaultContext
@@ -33,10 +33,14 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
+from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
 from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.external.stack import ExternalStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 from onceproof.stores.contract import ReadBack, collect, jars, store_of
+from onceproof.stores.postgres.store import tables_of
 
 _LAST_HEAL_S = 2.0
 """At the end of a run that failed or was interrupted: enough for proxies, and within the 10 s in which everything must be
@@ -66,12 +70,20 @@ class Command:
         batches = [{hint.batch for hint in of if hint.batch is not None} for of in hints]
         return hinted_schedules(whole.schedule, batches)
 
-    def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
+    def fetch(self, scenario: Scenario, *, survey: bool = False, profile: StackProfile | None = None) -> Start:
+        if profile is None and scenario.stack.provider == "external":
+            raise UsageError(
+                "the run used services of somebody else, and run.json does not store how to reach them",
+                hint="run its scenario again: onceproof run SCENARIO --stack NAME",
+            )
         fetched = components.ensure()
         fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
         frames = survey or reads_frames(scenario.chaos)
 
-        def start(owner: Owner, folder: Path, timeline: Timeline) -> EmbeddedStack:
+        def start(owner: Owner, folder: Path, timeline: Timeline) -> Stack:
+            if profile is not None:
+                provider = ComposeStack if isinstance(profile, ComposeProfile) else ExternalStack
+                return provider.start(scenario, profile, owner, folder, fetched, timeline)
             stack = EmbeddedStack.start(scenario.stack, owner, folder, fetched, timeline, read_frames=frames)
             if survey and stack.frames is not None:
                 watch(stack.frames, timeline)
@@ -79,7 +91,7 @@ class Command:
 
         return start
 
-    def prepare(self, execution: Execution, services: EmbeddedStack, owner: Owner, writer: HistoryWriter) -> SparkJob:
+    def prepare(self, execution: Execution, services: Stack, owner: Owner, writer: HistoryWriter) -> SparkJob:
         _prepare(execution, services)
         return SparkJob(execution, services, owner, writer)
 
@@ -87,7 +99,7 @@ class Command:
 class SparkJob:
     """Implements `onceproof.kinds.contract.PreparedPipeline`."""
 
-    def __init__(self, execution: Execution, stack: EmbeddedStack, owner: Owner, writer: HistoryWriter) -> None:
+    def __init__(self, execution: Execution, stack: Stack, owner: Owner, writer: HistoryWriter) -> None:
         self._execution = execution
         self._scenario = scenario = execution.scenario
         self._timeline = timeline = execution.timeline
@@ -109,7 +121,7 @@ class SparkJob:
         self._job = self._supervised(owner)
         self._feeders = [
             Feeder(
-                stack.kafka.harness_bootstrap,
+                stack.kafka.harness_client(),
                 open_dataset(spec.dataset, spec.options, seed=scenario.seed),
                 spec,
                 writer,
@@ -224,12 +236,17 @@ def _prepare(execution: Execution, stack: Stack) -> None:
                 f"Postgres refused pipeline.prepare.sql: {refused}",
                 hint="the statements run as the pipeline's own user",
             ) from refused
+    if stack.postgres is not None:
+        stack.postgres.capture(set(tables_of(scenario).values()))
 
 
 def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
     scenario, directory = execution.scenario, execution.directory
     values = {
         "kafka": stack.kafka.client_bootstrap,
+        "kafka.security": stack.kafka.client_security.protocol,
+        "kafka.ca": stack.kafka.client_security.ca,
+        "kafka.truststore": stack.kafka.client_security.truststore,
         "checkpoint": str(directory.checkpoint),
         "here": str(execution.here),
         "python": sys.executable,
@@ -242,7 +259,7 @@ def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
         values["postgres.driver"] = str(stack.postgres_driver)
     if stack.spark is not None:
         values["spark.master"] = stack.spark.conf.master
-    values |= {f"topic.{name}": name for name in scenario.topics()}
+    values |= {f"topic.{scenario.known_as(name)}": name for name in scenario.topics()}
     values |= {f"output.{name}": store_of(spec).address(spec, stack) for name, spec in scenario.outputs.items()}
     values |= {f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables}
     return values

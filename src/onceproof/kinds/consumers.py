@@ -25,6 +25,7 @@ from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
+from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.spark_settings import inherited
 
@@ -57,7 +58,8 @@ class Consumers:
     ) -> Iterator[ConsumerSchedule]:
         return ShrinkHints.of_run(run_dir, whole.schedule, hints).schedules()
 
-    def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
+    def fetch(self, scenario: Scenario, *, survey: bool = False, profile: StackProfile | None = None) -> Start:
+        assert profile is None, "validated: consumers need services of their own"
         return brokers.fetched(scenario)
 
     def prepare(self, execution: Execution, services: Broker, owner: Owner, writer: HistoryWriter) -> ConsumerPipeline:

@@ -16,6 +16,7 @@ from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario, SparkStack, StackSpec
 from onceproof.scenario.schedule import ShrinkHint, Whole
+from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.processes.owner import Owner
 
 
@@ -84,8 +85,11 @@ class PipelineKind(Protocol):
         ``hints``: for each anomaly of the run ``run_dir`` that must stay, what its witnesses name.
         """
 
-    def fetch(self, scenario: Scenario, *, survey: bool) -> Start:
-        """Fetch what the services need on this machine, and return how to start them. Raises `EnvironmentProblem`."""
+    def fetch(self, scenario: Scenario, *, survey: bool, profile: StackProfile | None = None) -> Start:
+        """Fetch what the services need on this machine, and return how to start them. Raises `EnvironmentProblem`.
+
+        With ``profile`` the services are somebody else's, and only the proxies in front of them are started.
+        """
 
     def prepare(self, execution: Execution, services: Any, owner: Owner, writer: HistoryWriter) -> PreparedPipeline:
         """Create what has to exist before the pipeline starts: topics, tables, queues.

@@ -94,8 +94,7 @@ class BatchOracle:
 
     def work_out(self, runner: precomputed.OracleRunner) -> Mapping[str, Any]:
         scratch = runner.owner.scratch
-        topics = dict.fromkeys(spec.topic for spec in runner.scenario.input)
-        inputs = precomputed.committed_input(runner.directory.path, scratch, topics)
+        inputs = precomputed.committed_input(runner.directory.path, scratch, runner.scenario)
         written = {
             name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in runner.scenario.asked()
         }

@@ -73,7 +73,7 @@ class IdentityOracle:
         return found
 
     def expect(self, inputs: Inputs) -> Expectation:
-        topic = self._spec.topic or inputs.scenario.input[0].topic
+        topic = self._spec.topic or inputs.scenario.known_as(inputs.scenario.input[0].topic)
         rows = {}
         for output in self._spec.columns:
             for problem in _sql_problems(self._spec, output):

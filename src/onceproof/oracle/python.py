@@ -70,8 +70,7 @@ class PythonOracle:
     def work_out(self, runner: precomputed.OracleRunner) -> Mapping[str, Any]:
         scratch, run_dir = runner.owner.scratch, runner.directory.path
         static = {path.stem: path for path in sorted(runner.directory.tables.glob("*.parquet"))}
-        topics = dict.fromkeys(spec.topic for spec in runner.scenario.input)
-        tables = {**static, **precomputed.committed_input(run_dir, scratch, topics)}
+        tables = {**static, **precomputed.committed_input(run_dir, scratch, runner.scenario)}
         outputs = {
             name: [str(precomputed.expected_file(run_dir, name)), spec.identity]
             for name, spec in runner.scenario.asked().items()

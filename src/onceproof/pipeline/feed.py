@@ -14,7 +14,6 @@ from onceproof.base.errors import ServiceFailed
 from onceproof.base.timeline import Timeline
 from onceproof.data import Dataset, Record
 from onceproof.scenario.model import InputSpec
-from onceproof.stack.kafka.clients import client_config
 
 _LEDGER_ROWS = 4096
 #: librdkafka's RD_KAFKA_PARTITION_UA: the partitioner chooses.
@@ -54,7 +53,12 @@ class Feeder:
     """
 
     def __init__(
-        self, kafka_bootstrap: str, dataset: Dataset, spec: InputSpec, writer: Ledger, timeline: Timeline
+        self,
+        client: Mapping[str, Any],
+        dataset: Dataset,
+        spec: InputSpec,
+        writer: Ledger,
+        timeline: Timeline,
     ) -> None:
         self._dataset = dataset
         self._spec = spec
@@ -68,7 +72,7 @@ class Feeder:
         self._acknowledged = 0
         self._producer = Producer(
             {
-                **client_config(kafka_bootstrap),
+                **client,
                 "enable.idempotence": True,
                 "acks": "all",
                 "partitioner": "murmur2_random",

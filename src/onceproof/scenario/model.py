@@ -15,6 +15,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from onceproof.base.registry import Registry
 from onceproof.scenario import kinds
@@ -47,7 +48,14 @@ class SparkStack(Model):
 
 
 class StackSpec(Model):
-    provider: Literal["embedded"] = Field("embedded", description="services are processes on the loopback interface")
+    provider: Literal["embedded", "external"] = Field(
+        "embedded",
+        description="embedded: Kafka and Postgres are processes on the loopback interface; external: set by --stack NAME, "
+        "never by a file",
+    )
+    prefix: SkipJsonSchema[str] = Field(
+        "", description="what the names of this run's topics start with: set by --stack NAME, never by a file"
+    )
     kafka: KafkaStack = Field(default_factory=KafkaStack, description="Kafka, which every run has")
     postgres: PostgresStack | None = Field(default=None, description="a Postgres server: write {} to have one")
     spark: SparkStack | None = Field(
@@ -413,6 +421,10 @@ class Scenario(Model):
     def topics(self) -> list[str]:
         """Every topic that exists before the job starts: inputs first, then prepared ones."""
         return list(dict.fromkeys([*(spec.topic for spec in self.input), *self.pipeline.prepare.topics]))
+
+    def known_as(self, topic: str) -> str:
+        """The name that the scenario's file and its oracle use for a topic, without the prefix of an external stack."""
+        return topic.removeprefix(self.stack.prefix)
 
     def claim_of(self, output: str) -> Claim:
         """The claim that ``output`` must meet: its own, or the scenario's. An input topic with a finding has the scenario's too."""

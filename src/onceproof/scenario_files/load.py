@@ -17,10 +17,11 @@ from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged, whole
 from onceproof.scenario_files.assemble import assemble
-from onceproof.scenario_files.checks import crosscheck, doubts
+from onceproof.scenario_files.checks import crosscheck, doubts, external
 from onceproof.scenario_files.document import Document
 from onceproof.scenario_files.explain import shortened
 from onceproof.scenario_files.merge import Merged, merge
+from onceproof.stack.external.profile import StackProfile
 
 #: A longer chain is hard to follow.
 MAX_BASES = 5
@@ -88,19 +89,23 @@ class LoadedScenario:
     """The path as the user named it. ``{here}`` is its folder."""
     source: Merged = field(repr=False, compare=False)
     """The place of each value, in the file or in one of its bases."""
+    profile: StackProfile | None = field(default=None, repr=False, compare=False)
+    """Somebody else's services, if it runs on them. Holds secrets: never stored."""
 
 
-def load_file(path: str | Path) -> LoadedScenario:
-    """The scenario in the file at ``path``.
+def load_file(path: str | Path, profile: StackProfile | None = None, *, runs: bool = True) -> LoadedScenario:
+    """The scenario in the file at ``path``; with ``profile``, on that stack.
 
-    Raises `ScenarioError` with every problem found, each with its file, line and column, or `UsageError` if the file
+    ``runs``: whether a fault that cannot be used on that stack is a problem, or only something to show. Raises `ScenarioError` with every problem found, each with its file, line and column, or `UsageError` if the file
     cannot be read.
     """
     source = read(path)
     scenario, complaints = _checked(source)
+    if scenario is not None and not complaints and profile is not None:
+        complaints = [*external.complaints(scenario, profile), *(external.control(scenario, profile) if runs else ())]
     if scenario is None or complaints:
         raise ScenarioError(_problems(source, complaints))
-    return LoadedScenario(scenario, Path(path), source)
+    return LoadedScenario(scenario, Path(path), source, profile)
 
 
 def load(path: str | Path) -> Scenario:
@@ -116,6 +121,7 @@ def _checked(source: Merged) -> tuple[Scenario | None, list[Complaint]]:
             message = f"name {scenario.name!r} differs from the file's name, {path.stem!r}"
             complaints.append(Complaint(("name",), message, "remove `name`: a scenario is named by its file"))
         complaints.extend(crosscheck.complaints(scenario, path.parent))
+        complaints.extend(external.of_file(source.data.get("stack")))
     return scenario, complaints
 
 
@@ -142,14 +148,14 @@ def load_to_judge(path: Path) -> Scenario:
     return scenario
 
 
-def load_all(names_or_paths: list[str]) -> list[LoadedScenario]:
+def load_all(names_or_paths: list[str], profile: StackProfile | None = None) -> list[LoadedScenario]:
     """Load all of them, or raise one error with the problems of all: nothing may start before every scenario is valid."""
     loaded: list[LoadedScenario] = []
     problems: list[Problem] = []
     unreadable: list[UsageError] = []
     for name in names_or_paths:
         try:
-            loaded.append(load_file(find(name)))
+            loaded.append(load_file(find(name), profile))
         except ScenarioError as error:
             problems.extend(error.problems)
         except UsageError as error:

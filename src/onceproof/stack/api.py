@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -54,12 +54,31 @@ class Proxy(Protocol):
         """Enable the proxy and remove its toxics. Idempotent."""
 
 
+@dataclass(frozen=True)
+class KafkaSecurity:
+    """How the pipeline must connect to Kafka's proxies."""
+
+    protocol: str = "PLAINTEXT"
+    """``security.protocol``."""
+    ca: str = ""
+    """PEM file of the authority that issued the proxies' certificates; empty without TLS."""
+    truststore: str = ""
+    """The same as a PKCS12 file, with the password ``changeit``; empty without TLS."""
+
+
 class Kafka(Protocol):
     client_bootstrap: str
     """Addresses of the proxied listeners, for the pipeline."""
+    client_security: KafkaSecurity
     harness_bootstrap: str
     """Addresses of the listeners that no fault cuts, for the feed and the collectors."""
     brokers: tuple[int, ...]
+
+    def harness_client(self) -> dict[str, Any]:
+        """librdkafka settings of a client of the harness, on those listeners: addresses, time-outs and credentials."""
+
+    def is_own(self, topic: str) -> bool:
+        """Whether a topic is the run's: neither the brokers' own nor somebody else's."""
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
 
@@ -103,6 +122,9 @@ class Kafka(Protocol):
     def pause_broker(self, broker: int) -> None:
         """SIGSTOP."""
 
+    def is_paused(self, broker: int) -> bool:
+        """Whether it is stopped and can be resumed."""
+
     def resume_broker(self, broker: int) -> None:
         """SIGCONT, and wait until it is back in every ISR. Idempotent."""
 
@@ -120,8 +142,16 @@ class Postgres(Protocol):
     password: str
     """Password of the pipeline's user. It enters the job's environment if the scenario asks for it, and is never stored."""
     harness_conninfo: str
-    """libpq conninfo of the superuser, straight to the server: for the harness only. Never stored."""
+    """libpq conninfo of the superuser (external: of the profile's user), straight to the server: for the harness only. Never
+    stored."""
     proxy: Proxy
+    schema: str | None
+    """The schema that holds all tables of the run; None if the whole database is the run's."""
+    capture_name: str
+    """Name of the logical slot and of the publication through which the run's commits are read."""
+
+    def capture(self, tables: Collection[str]) -> None:
+        """From now on record the commits to these tables. Called once, after ``pipeline.prepare.sql`` and before the job."""
 
     def kill(self) -> None:
         """SIGKILL the postmaster and every backend at once: the server crashes."""
@@ -146,6 +176,9 @@ class Spark(Protocol):
 
 class FrameRules(Protocol):
     """The protocol proxies between the pipeline and its services (`onceproof.stack.toxiproxy.framed`)."""
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` if a proxy failed, or had to refuse a connection."""
 
     def arm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None: ...
 

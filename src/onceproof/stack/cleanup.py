@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem, OnceproofError
 from onceproof.base.words import times
+from onceproof.stack.compose import project
 from onceproof.stack.processes import journal, procfs, shared_memory
 from onceproof.stack.processes.owner import SCRATCH_PREFIX, kill_marked, kill_sessions, remove_folder
 
@@ -29,6 +30,10 @@ def clean_up(dry_run: bool = False) -> list[str]:
         elif not entry.harness_is_alive():
             done += _end_processes(entry, dry_run)
             removed, not_removed = _remove_folders(entry, dry_run)
+            try:
+                removed += project.clean_up(entry.run_id, dry_run=dry_run)
+            except OnceproofError as refused:
+                not_removed.append(f"could not remove the containers of run {entry.run_id}: {refused.message}")
             done += removed
             failed += not_removed
             if not dry_run and not not_removed:

@@ -54,6 +54,7 @@ def examine() -> list[Check]:
         ("RabbitMQ", _rabbitmq),
         ("PySpark", _pyspark),
         ("Postgres", _postgres),
+        ("containers (optional)", _containers),
         ("user namespace", _user_namespace),
         ("cache folder", _cache),
         ("inotify", _inotify),
@@ -111,6 +112,20 @@ def _pyspark() -> Check:
 
 def _postgres() -> Check:
     return Check("Postgres", True, f"{postgres.version()} ({postgres.find_binaries()})")
+
+
+def _containers() -> Check:
+    """Only ``--stack compose`` and ``onceproof up`` need them, so nothing here makes the machine unfit."""
+    from onceproof.stack.compose import daemon, images  # imports docker, which few need
+
+    name = "containers (optional)"
+    try:
+        version = daemon.client().version()["Version"]
+        command = " ".join(Path(word).name for word in daemon.compose_command())
+        built = ", ".join(images.local_images().values()) or "none built here; the official ones are pulled"
+    except EnvironmentProblem as missing:
+        return Check(name, True, f"{missing.message}; only --stack compose needs it: {missing.hint}")
+    return Check(name, True, f"Docker {version}, `{command}`, images: {built}")
 
 
 def _user_namespace() -> Check:

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -107,6 +107,8 @@ class EmbeddedPostgres:
         """Whether a fault has killed or stopped the server."""
         self.port = port
         self.proxy = proxy
+        self.schema: str | None = None
+        self.capture_name = CAPTURE_NAME
         self.passfile = passfile
         self.user, self.database, self.password = _PIPELINE, _PIPELINE, password
         self.client_uri = f"postgresql://{_PIPELINE}@{proxy.listen}/{_PIPELINE}"
@@ -167,6 +169,9 @@ class EmbeddedPostgres:
             connection.execute(_CAPTURE_SQL)
             # After the publication: pgoutput looks it up as of each change, and fails on a change that is older than it.
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [CAPTURE_NAME])
+
+    def capture(self, tables: Collection[str]) -> None:
+        """Does nothing: `prepare_capture` records all tables, also those that the job will create."""
 
     def kill(self) -> None:
         """Crash the server: kill its whole session at once, so that no backend outlives the postmaster."""

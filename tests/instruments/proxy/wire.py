@@ -148,7 +148,8 @@ def response(draw: st.DrawFn, api: str, version: int, correlation: int) -> tuple
     entry = MESSAGES[api]["response"]
     flexible = covers(entry["flexible"], version)
     values, raw = draw(body(entry["fields"], version, flexible))
-    frame = pack(">i", correlation) + (varint(0) if flexible else b"") + raw
+    header_tags = flexible and api != "ApiVersions"  # KIP-511
+    frame = pack(">i", correlation) + (varint(0) if header_tags else b"") + raw
     return values, pack(">i", len(frame)) + frame
 
 

@@ -28,7 +28,7 @@ from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config
-from onceproof.stack.kafka.cluster import change_settings
+from onceproof.stack.kafka.topics import change_settings
 from onceproof.stores.kafka.read_back import collect_topics
 
 _ANSWER_S = 30.0

@@ -12,7 +12,7 @@ from onceproof.consumers.brokers.kafka import KafkaQueues
 from onceproof.consumers.layout import Layout
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config
-from onceproof.stack.kafka.cluster import change_settings
+from onceproof.stack.kafka.topics import change_settings
 
 #: The lock is long, because a consumer may be held long.
 #: After its end an acknowledgement is refused only while another consumer has the record.

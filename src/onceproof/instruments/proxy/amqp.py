@@ -42,6 +42,7 @@ class AmqpConversation:
 
     def __init__(self, interest: Interest) -> None:
         self.readable = True
+        self.rewrites = False
         self._interest = interest
         self._began = False
         self._kept = {"client": b"", "server": b""}

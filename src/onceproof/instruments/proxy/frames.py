@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,22 @@ class Reply:
 Piece = bytes | Frame | Answer
 
 
-class Encrypted(Exception):
-    """The connection is encrypted, or about to be, so nothing in it can be read. The message names the setting to change."""
+class Refused(Exception):
+    """The connection cannot pass. The message says why, and names the setting to change."""
+
+    what: ClassVar[str] = "a connection"
+
+
+class Encrypted(Refused):
+    """The connection is encrypted, or about to be, so nothing in it can be read."""
+
+    what = "an encrypted connection, since its frames cannot be read"
+
+
+class ChannelBound(Refused):
+    """The login proves that no proxy is between client and service."""
+
+    what = "a login that binds the channel, which is impossible through a proxy"
 
 
 class Interest(Protocol):
@@ -85,14 +99,16 @@ class Interest(Protocol):
 class Conversation(Protocol):
     """Parses both directions of one connection."""
 
+    rewrites: bool
+    """Whether it may change what the service sent: then no byte of that passes before it is parsed."""
     readable: bool
     """False once the bytes could not be parsed: from then on everything passes unread."""
 
     def from_client(self, data: bytes) -> list[Piece]:
-        """Parse what the client sent. Raises `Encrypted`."""
+        """Parse what the client sent. Raises `Refused`."""
 
     def from_server(self, data: bytes) -> list[Piece]:
-        """Parse what the service sent. Raises `Encrypted`."""
+        """Parse what the service sent. Raises `Refused`."""
 
     def rest_of_client(self) -> bytes:
         """The held bytes of an incomplete frame, for when the client sends no more."""

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from struct import Struct
+from struct import Struct, pack
 from typing import Any
 
 from confluent_kafka import KafkaError
 
-from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
+from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Refused, Reply
+from onceproof.instruments.proxy.kafka_rewrite import (
+    API_VERSIONS,
+    NAMING,
+    SASL_HANDSHAKE,
+    UNKNOWN_VERSION,
+    Address,
+    check_mechanism,
+    clamped,
+    rewritten,
+)
 from onceproof.instruments.proxy.kafka_schema import (
     Cursor,
     Undecodable,
@@ -20,6 +30,7 @@ from onceproof.instruments.proxy.kafka_schema import (
     layout,
     named,
     request_fields,
+    versions,
 )
 
 #: ``socket.request.max.bytes`` is 100 MiB by default; no real frame is longer than this, in either direction.
@@ -28,6 +39,10 @@ _LONGEST = 256 * 1024 * 1024
 LONGEST_HELD = 32 * 1024 * 1024
 _REQUEST = Struct(">ihhi")
 _RESPONSE = Struct(">ii")
+#: An answer that may name brokers is held too; a consumer that fetches more at a time than this is refused.
+_LONGEST_REWRITTEN = 160 * 1024 * 1024
+#: Requests whose answers are awaited. An acknowledgement that nobody asked for (acks=0) never comes.
+_MOST_EXPECTED = 100_000
 #: TLS: content type handshake and major version 3, where Kafka has a length.
 _TLS = b"\x16\x03"
 
@@ -37,10 +52,16 @@ class KafkaConversation:
 
     ``topic_names`` (topic id -> name) is shared by all connections of a cluster. Newer requests name topics only by id; the
     answers to Metadata, which every client requests first, contain ids and names.
+
+    ``address`` replaces the brokers' addresses in answers (`onceproof.instruments.proxy.kafka_rewrite`).
     """
 
-    def __init__(self, interest: Interest, topic_names: dict[bytes, str], proxy: str = "") -> None:
+    def __init__(
+        self, interest: Interest, topic_names: dict[bytes, str], proxy: str = "", address: Address | None = None
+    ) -> None:
         self.readable = True
+        self.rewrites = address is not None
+        self._address = address
         self._proxy = proxy
         self._interest = interest
         self._names = topic_names
@@ -58,7 +79,7 @@ class KafkaConversation:
                 raise Encrypted("TLS: set security.protocol of the job's Kafka clients to PLAINTEXT or SASL_PLAINTEXT")
         pieces = self._requests.feed(data)
         self._check()
-        return [self._request(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
+        return [self._asked(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
 
     def from_server(self, data: bytes) -> list[Piece]:
         if not self.readable:
@@ -83,13 +104,42 @@ class KafkaConversation:
     def _wants_request(self, head: tuple[int, ...]) -> bool:
         """Whether a request is wanted whole."""
         length, api, version, correlation = head
-        if api == _METADATA or (api == _PRODUCE and self._interest.listens):
-            self._expected[correlation] = (api, version, None)
+        if self._address is not None:
+            if api in NAMING or api == API_VERSIONS:
+                self._expect(correlation, api, version)
+            if api in (API_VERSIONS, SASL_HANDSHAKE):
+                if self._interest.active:
+                    self._interest.wants(api_name(api))  # so that it is counted
+                return length <= LONGEST_HELD
+        elif api == _METADATA or (api == _PRODUCE and self._interest.listens):
+            self._expect(correlation, api, version)
         return self._interest.active and self._interest.wants(api_name(api)) and length <= LONGEST_HELD
 
     def _wants_response(self, head: tuple[int, ...]) -> bool:
         length, correlation = head
-        return correlation in self._expected and length <= LONGEST_HELD
+        if correlation not in self._expected:
+            return False
+        if self._address is None:
+            return length <= LONGEST_HELD
+        if length > _LONGEST_REWRITTEN:
+            raise Refused(f"an answer has {length:,} bytes: set fetch.max.bytes to at most {_LONGEST_REWRITTEN:,}")
+        return True
+
+    def _expect(self, correlation: int, api: int, version: int) -> None:
+        if len(self._expected) >= _MOST_EXPECTED:
+            del self._expected[next(iter(self._expected))]
+        self._expected[correlation] = (api, version, None)
+
+    def _asked(self, raw: memoryview) -> Piece:
+        """What becomes of a request that is held whole. In front of a cluster, no rule stops a connection's first two."""
+        _, api, version, _ = _REQUEST.unpack_from(raw)
+        if self._address is None or api not in (API_VERSIONS, SASL_HANDSHAKE):
+            return self._request(raw)
+        if api == SASL_HANDSHAKE:
+            check_mechanism(raw)
+        elif version not in (versions(api) or ()):
+            return bytes(raw[:6]) + pack(">h", UNKNOWN_VERSION) + bytes(raw[8:])
+        return bytes(raw)
 
     def _request(self, raw: memoryview) -> Frame:
         _, api, version, correlation = _REQUEST.unpack_from(raw)
@@ -98,7 +148,7 @@ class KafkaConversation:
             cursor = Cursor(raw, _REQUEST.size)
             facts["client_id"] = cursor.text(compact=False)  # not compact in any version of the header
             body = layout(api_name(api), "request", version)
-            if body.flexible:
+            if body.tagged_header:
                 cursor.skip_tags()
             facts |= _request_facts(body.read(cursor), self._names)
             cursor.end()
@@ -109,11 +159,14 @@ class KafkaConversation:
     def _response(self, raw: memoryview) -> Piece:
         _, correlation = _RESPONSE.unpack_from(raw)
         api, version, frame = self._expected.pop(correlation)
+        whole = self._readdressed(raw, api, version)
+        if frame is None and not self._reads(api):
+            return whole
         facts: dict[str, Any] = {}
         try:
             body = layout(api_name(api), "response", version)
             cursor = Cursor(raw, _RESPONSE.size)
-            if body.flexible:
+            if body.tagged_header:
                 cursor.skip_tags()
             values = body.read(cursor)
             cursor.end()
@@ -124,7 +177,23 @@ class KafkaConversation:
                 self._note_replies(values)
         except Undecodable as trouble:
             facts["undecodable"] = str(trouble)
-        return bytes(raw) if frame is None else Answer(bytes(raw), frame, facts)
+        return whole if frame is None else Answer(whole, frame, facts)
+
+    def _reads(self, api: int) -> bool:
+        """Whether an answer that no rule waits for is read."""
+        return api == _METADATA or (api == _PRODUCE and self._interest.listens)
+
+    def _readdressed(self, raw: memoryview, api: int, version: int) -> bytes:
+        """An answer as the client gets it. Raises `Refused` if it may name brokers and cannot be read."""
+        if self._address is None or not (api in NAMING or api == API_VERSIONS):
+            return bytes(raw)
+        try:
+            return clamped(raw, version) if api == API_VERSIONS else rewritten(raw, api, version, self._address)
+        except Undecodable as why:
+            raise Refused(
+                f"the answer to {api_name(api)} version {version} could name brokers, and cannot be read ({why}): let the"
+                " client ask for versions (api.version.request=true)"
+            ) from why
 
     def _learn_topic_names(self, metadata: dict[str, Any]) -> None:
         for topic in metadata.get("Topics") or ():

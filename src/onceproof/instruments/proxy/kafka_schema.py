@@ -26,7 +26,8 @@ class Undecodable(ValueError):
 class Layout:
     """One version of one message: ``read(cursor)`` returns its body as a dict. Tagged fields are skipped."""
 
-    flexible: bool
+    tagged_header: bool
+    """Whether the header before it ends with tagged fields: in flexible versions, except in an answer to ApiVersions (KIP-511)."""
     read: Callable[[Cursor], dict[str, Any]]
 
 
@@ -89,11 +90,35 @@ def api_names(*, decoded: bool = False) -> list[str]:
 @cache
 def layout(api: str, direction: Literal["request", "response"], version: int) -> Layout:
     """How to read a message. Raises `Undecodable` for an API or a version without a definition."""
-    entry = _messages().get(api, {}).get(direction)
-    if entry is None or not _in(entry["valid"], version):
+    entry = definition(api, direction, version)
+    flexible = covers(entry["flexible"], version)
+    tagged_header = flexible and (api, direction) != ("ApiVersions", "response")
+    return Layout(tagged_header, _struct(entry["fields"], version, flexible))
+
+
+def definition(api: str, direction: Literal["request", "response"], version: int) -> dict[str, Any]:
+    """Kafka's definition of a message: ``flexible`` and ``fields``. Raises `Undecodable` if it has none of that version."""
+    entry: dict[str, Any] | None = _messages().get(api, {}).get(direction)
+    if entry is None or not covers(entry["valid"], version):
         raise Undecodable(f"no definition of {api} {direction} version {version}")
-    flexible = _in(entry["flexible"], version)
-    return Layout(flexible, _struct(entry["fields"], version, flexible))
+    return entry
+
+
+@cache
+def versions(key: int) -> range | None:
+    """The versions of an API that can be read; all if the proxy does not read its bodies, None if Kafka does not define it."""
+    entry = _messages().get(_names().get(key, ""))
+    if entry is None:
+        return None
+    if "request" not in entry:
+        return range(0x8000)
+    ends = [entry[direction]["valid"].partition("-") for direction in ("request", "response")]
+    return range(max(int(low) for low, _, _ in ends), min(int(high or low) for low, _, high in ends) + 1)
+
+
+def skipping(field: dict[str, Any], flexible: bool) -> Callable[[Cursor], object]:
+    """Moves a cursor over a value that has no fields of its own."""
+    return _value(field["type"], field, 0, flexible)
 
 
 def named(value: Any, name: str) -> Iterator[Any]:
@@ -128,7 +153,7 @@ def _struct(fields: list[dict[str, Any]], version: int, flexible: bool) -> _Read
     readers = [
         (field["name"], _value(field["type"], field, version, flexible))
         for field in fields
-        if _in(field.get("versions", "0+"), version) and not _in(field.get("taggedVersions", "none"), version)
+        if covers(field.get("versions", "0+"), version) and not covers(field.get("taggedVersions", "none"), version)
     ]
 
     def read(cursor: Cursor) -> dict[str, Any]:
@@ -198,8 +223,8 @@ def _names() -> dict[int, str]:
     return {entry["key"]: name for name, entry in _messages().items()}
 
 
-def _in(versions: str, version: int) -> bool:
-    """Whether a range of versions (``0-3``, ``9+``, ``5`` or ``none``) contains ``version``."""
+def covers(versions: str, version: int) -> bool:
+    """Whether a range of Kafka's versions (``0-3``, ``9+``, ``5`` or ``none``) contains ``version``."""
     if versions == "none":
         return False
     if versions.endswith("+"):

@@ -7,21 +7,23 @@ until it is complete.
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import errno
+import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from struct import pack
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
-from onceproof.instruments.proxy.frames import Answer, Conversation, Encrypted, Frame, Piece, Reply
+from onceproof.instruments.proxy.doorway import Doorway, Refusal, enter
+from onceproof.instruments.proxy.frames import Answer, Conversation, Encrypted, Frame, Piece, Refused, Reply
 from onceproof.instruments.proxy.loop import ProxyLoop, Target
 from onceproof.instruments.proxy.rules import Board, Hit, Rule, now
+from onceproof.instruments.proxy.side import How, Side
+from onceproof.instruments.proxy.tls import HANDSHAKE_S, UpstreamTls, problem_with_service, refuses_client
 
 #: Bytes that a client may send while one of its frames is parked. TCP would buffer about as much.
 _PARKED_MOST = 4 * 1024 * 1024
-#: Bytes waiting for a slow peer at which the proxy stops reading from the other side.
-_HIGH_WATER = 1024 * 1024
+#: This process, or the machine, has no free file descriptor.
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass
@@ -42,13 +44,20 @@ class Listener(Protocol):
     board: Board
     loop: ProxyLoop
     rejecting: bool
-    refusals: list[str]
+    client_tls: ssl.SSLContext | None
+    upstream_tls: UpstreamTls | None
+    entered_tls: bool
+    """Whether TLS with the service has ever been opened."""
     links: set[Link]
     tasks: set[asyncio.Task[None]]
 
     def conversation(self) -> Conversation: ...
 
     def emit(self, kind: str, **data: Any) -> None: ...
+
+    def refuse(self, why: Refused) -> None: ...
+
+    def incident(self, why: str) -> None: ...
 
 
 class Link:
@@ -61,6 +70,9 @@ class Link:
         self._conversation = proxy.conversation()
         self._peer = "?"
         self._reported_unreadable = False
+        self._door: Doorway | None = None
+        self._ready = False
+        """The service can be written to."""
         self._waiting: dict[int, tuple[Rule, Hit]] = {}
         """id of a frame whose answer is awaited -> the rule and hit that wait for it"""
         self._early = bytearray()
@@ -88,24 +100,88 @@ class Link:
         if self.proxy.rejecting:
             self._reject("refused")
             return
+        target, context = self.proxy.target, self.proxy.client_tls
+        if context is not None or (self.proxy.upstream_tls is not None and target.service == "postgres"):
+            self._door = Doorway(self.client, target, context, self._from_client, self._not_entered)
+        else:
+            self.client.pause()  # until there is a connection to the service
         task = asyncio.get_running_loop().create_task(self._connect())
         self.proxy.tasks.add(task)
         task.add_done_callback(self.proxy.tasks.discard)
 
     async def _connect(self) -> None:
-        self.client.pause()
-        target = self.proxy.target
+        target, tls = self.proxy.target, self.proxy.upstream_tls
+        address = f"{target.host}:{target.port}"
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
-        except OSError:
-            self._reject("refused")
+            await asyncio.get_running_loop().create_connection(lambda: self.server, *target.next_hop)
+            if tls is not None:
+                await asyncio.wait_for(enter(self.server, target, tls), HANDSHAKE_S)
+        except Refused as why:
+            self._refuse(why)
+        except ssl.SSLError as why:
+            self._not_secured(why, problem_with_service(why, address, (tls and tls.server_name) or target.host))
+        except OSError as why:
+            self._not_reached(why, address)
+        else:
+            self._enter()
+
+    def _enter(self) -> None:
+        self.server.read = self._from_server
+        if self.server.gone:
             return
+        self._ready = True
+        self.proxy.entered_tls = self.proxy.entered_tls or self.proxy.upstream_tls is not None
         if self._early:
             early, self._early = bytes(self._early), bytearray()
             self._from_client(early)
         if self._early_end:
             self._client_eof()
         self.client.resume()
+
+    def _not_secured(self, why: ssl.SSLError, sentence: str) -> None:
+        if self.proxy.entered_tls and not isinstance(why, ssl.SSLCertVerificationError):
+            self.proxy.incident(sentence)  # it has worked before, so no setting is wrong
+            self._reject("refused")
+        else:
+            self._refuse(Refusal(sentence))
+
+    def _not_reached(self, why: OSError, address: str) -> None:
+        if isinstance(why, ConnectionAbortedError):
+            return  # the proxy itself ended the connection
+        if why.errno in NO_DESCRIPTOR:
+            self.proxy.incident(f"could not connect to {address}: {why.strerror}; raise the limit (`ulimit -n`)")
+        elif self.server.transport is not None and not self.client.gone:
+            said = str(why) or f"no answer within {HANDSHAKE_S:g} s"
+            if not self.proxy.entered_tls:
+                self._refuse(
+                    Refusal(f"{address} does not seem to speak TLS: in the handshake, {said}; set another port")
+                )
+                return
+            self.proxy.incident(f"the TLS handshake with {address} failed: {said}")
+        self._reject("refused")
+
+    def _not_entered(self, why: Exception) -> None:
+        """The client did not get through the doorway."""
+        if isinstance(why, Refused):
+            self._refuse(why)
+            return
+        if not self.client.gone and not isinstance(why, ConnectionAbortedError):
+            self.proxy.incident(f"a client's connection ended before its first frame: {why}")
+        self.end("close")
+
+    def broken_tls(self, side: Side, why: ssl.SSLError) -> None:
+        """The TLS of an established side broke."""
+        if side is self.client:
+            self.proxy.incident(f"the TLS of a client broke: {why.reason or why}")
+            self._client_lost()
+            return
+        target = self.proxy.target
+        address = f"{target.host}:{target.port}"
+        if refuses_client(why):
+            self._refuse(Refusal(problem_with_service(why, address, target.host)))
+            return
+        self.proxy.incident(f"the TLS with {address} broke: {why.reason or why}")
+        self._server_lost()
 
     def _reject(self, how: Literal["refused", "broken"]) -> None:
         """Reset the connection: of all that a proxy can do, this is closest to a refusal by the service itself."""
@@ -115,8 +191,9 @@ class Link:
     def _from_client(self, data: bytes) -> None:
         if self._cut_off:
             return
-        if self.server.transport is None and not self.server.gone:
+        if not self._ready and not self.server.gone:
             self._early += data
+            self.client.pause()
             return
         if self.proxy.rejecting and self._parked is None:
             self._reject("broken")
@@ -128,8 +205,8 @@ class Link:
             return
         try:
             pieces = self._conversation.from_client(data)
-        except Encrypted as why:
-            self._refuse(str(why))
+        except Refused as why:
+            self._refuse(why)
             return
         self._check_readable()
         self._forward(pieces)
@@ -150,14 +227,15 @@ class Link:
             self._reject("broken")
             return
         self._unparsed += len(data)
-        if not self._cut_off and not self._waiting and self._unparsed - len(data) == self._sent_ahead:
+        ahead = not (self._cut_off or self._waiting or self._conversation.rewrites)
+        if ahead and self._unparsed - len(data) == self._sent_ahead:
             # No answer is awaited, and nothing is held back: the client gets the bytes before they are parsed.
             self.client.write(data)
             self._sent_ahead += len(data)
         try:
             pieces = self._conversation.from_server(data)
-        except Encrypted as why:
-            self._refuse(str(why))
+        except Refused as why:
+            self._refuse(why)
             return
         self._check_readable()
         for piece in pieces:
@@ -174,7 +252,7 @@ class Link:
                 self.client.write(raw)
 
     def _client_eof(self) -> None:
-        if self.server.transport is None and not self.server.gone:
+        if not self._ready and not self.server.gone:
             self._early_end = True
         elif self._parked is not None:
             self._abandon_parked()
@@ -213,12 +291,14 @@ class Link:
         if not (self._cut_off and self._silent):
             self.client.cut("close")
 
-    def end(self, how: Literal["reset", "close", "abort"]) -> None:
+    def end(self, how: How) -> None:
         """End both sides. A frame that waits for late delivery is lost."""
         self.client.cut(how)
         self.server.cut("abort" if how == "abort" else "close")
 
     def forget_if_over(self) -> None:
+        if self._door is not None and self.client.over:
+            self._door.close()
         if self.client.over and self.server.over:
             self.proxy.links.discard(self)
 
@@ -325,13 +405,10 @@ class Link:
         named = {"rule": rule.name} if rule.name else {}
         self.proxy.emit(kind, **named, **hit.event_data(), **more)
 
-    def _refuse(self, why: str) -> None:
-        sentence = f"{self.proxy.name} refused an encrypted connection, since its frames cannot be read: {why}"
-        if sentence not in self.proxy.refusals:
-            self.proxy.refusals.append(sentence)
-            self.proxy.emit("warning", message=sentence)
+    def _refuse(self, why: Refused) -> None:
+        self.proxy.refuse(why)
         self._cut_off = True
-        self.end("abort")
+        self.end("abort" if isinstance(why, Encrypted) else "close")  # close: a client may read the alert
 
     def _check_readable(self) -> None:
         if not self._conversation.readable and not self._reported_unreadable:
@@ -341,90 +418,6 @@ class Link:
                 message=f"{self.proxy.name}: the connection from {self._peer} does not speak "
                 f"{self.proxy.target.service}; its bytes pass, and no rule can read its frames",
             )
-
-
-class Side(asyncio.Protocol):
-    """One end of a link, with the flow control towards the other end."""
-
-    def __init__(
-        self,
-        link: Link,
-        on_data: Callable[[bytes], None],
-        on_eof: Callable[[], None],
-        on_lost: Callable[[], None],
-    ) -> None:
-        self._link = link
-        self.data_received = on_data  # type: ignore[method-assign,assignment]  # saves a Python call per read
-        self._on_eof = on_eof
-        self._on_lost = on_lost
-        self.transport: asyncio.Transport | None = None
-        self.gone = False
-        """No more data is read or written; data written earlier may still be on its way."""
-        self.over = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport = cast(asyncio.Transport, transport)
-        if self.gone:  # cut before the connection was made
-            transport.abort()
-            return
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
-        if self is self._link.client:
-            self._link.accepted()
-
-    def eof_received(self) -> bool:
-        self._on_eof()
-        return True  # half-closed: the other direction stays open
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.gone:
-            self.gone = True
-            self._on_lost()
-        self.over = True
-        self._link.forget_if_over()
-
-    def pause_writing(self) -> None:
-        self._other().pause()
-
-    def resume_writing(self) -> None:
-        self._other().resume()
-
-    def pause(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def resume(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-
-    def write(self, data: bytes) -> None:
-        if data and self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
-
-    def write_eof(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            with suppress(OSError):
-                self.transport.write_eof()
-
-    def cut(self, how: Literal["reset", "close", "abort"]) -> None:
-        """End this side: ``reset`` sends RST, ``close`` a FIN after all written data, ``abort`` drops data not yet sent."""
-        if self.gone and how != "abort":  # an abort also ends a side that is still flushing
-            return
-        self.gone = True
-        if self.transport is None:
-            self.over = True
-            self._link.forget_if_over()
-            return
-        if how == "close":
-            self.transport.close()
-            return
-        if how == "reset":
-            raw: socket.socket = self.transport.get_extra_info("socket")
-            with suppress(OSError):
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
-        self.transport.abort()
-
-    def _other(self) -> Side:
-        return self._link.server if self is self._link.client else self._link.client
 
 
 def _bytes(piece: Piece) -> bytes:

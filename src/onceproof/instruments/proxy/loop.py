@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 import uvloop
@@ -81,3 +81,10 @@ class Target:
     service: Service
     host: str
     port: int
+    via: tuple[str, int] | None = field(default=None, compare=False)
+    """Where to connect instead: another proxy that leads there."""
+
+    @property
+    def next_hop(self) -> tuple[str, int]:
+        """Where connections go first."""
+        return self.via or (self.host, self.port)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
+from onceproof.instruments.proxy.frames import Answer, ChannelBound, Encrypted, Frame, Interest, Piece, Reply
 
 #: A longer statement passes unread, so that no more than this is kept in memory.
 LONGEST_HELD = 8 * 1024 * 1024
@@ -85,10 +85,16 @@ class _Watch:
 
 
 class PostgresConversation:
-    """Implements `onceproof.instruments.proxy.frames.Conversation`."""
+    """Implements `onceproof.instruments.proxy.frames.Conversation`.
 
-    def __init__(self, interest: Interest, proxy: str = "") -> None:
+    ``encrypted``: the proxy opened TLS to the server, which then offers to bind the channel. The proxy withdraws the offer.
+    """
+
+    def __init__(self, interest: Interest, proxy: str = "", *, encrypted: bool = False) -> None:
         self.readable = True
+        self.rewrites = encrypted  # until the login is over
+        self._mechanism_awaited = False
+        """The server has offered mechanisms over TLS, and the client's next message chooses one."""
         self._proxy = proxy
         self.backend_pid: int | None = None
         self._connected_at = time.monotonic()
@@ -161,6 +167,11 @@ class PostgresConversation:
 
     def _client_message(self, kind: bytes, body: memoryview) -> bytes | None:
         """Keep track of statements and portals; returns the text of a statement that the message runs."""
+        if kind == b"p":
+            if self._mechanism_awaited:
+                self._mechanism_awaited = False
+                _check_binding(body)
+            return None
         if kind == b"Q":
             return self._note_statement(_text(body))
         if kind == b"P":
@@ -217,6 +228,7 @@ class PostgresConversation:
 
     def _server_message(self, kind: bytes, body: memoryview) -> None:
         if kind == b"Z":
+            self.rewrites = False
             self._answered += 1
             self._completions = 0
             if self._ends:
@@ -331,12 +343,29 @@ class PostgresConversation:
         if kind in (b"C", b"I", b"s"):
             self._completions += 1
         self._server_message(kind, body)
+        if kind == b"R" and self.rewrites and bytes(body[:4]) == _SASL:
+            self._mechanism_awaited = True
+            taken = [data[at:end].replace(_BINDS, _NOTHING)]
         return taken
 
 
-_LOOKED_AT_CLIENT = frozenset((b"Q", b"P", b"B", b"E", b"C", b"S", b"F"))
+def _check_binding(body: memoryview) -> None:
+    """Raise `ChannelBound` for a SASLInitialResponse (mechanism, length, then RFC 5802's gs2-header) that binds the channel.
+
+    A header ``y`` says that the client could bind the channel: a server that offered it takes that for an attack.
+    """
+    mechanism, _, rest = bytes(body[:256]).partition(b"\0")
+    if mechanism == _BINDS or (mechanism.startswith(b"SCRAM-") and rest[4:6] == b"y,"):
+        raise ChannelBound("set channel_binding=disable in the job's connection string (JDBC: channelBinding=disable)")
+
+
+_SASL = b"\x00\x00\x00\x0a"
+#: A mechanism that the server offers over TLS, and a name of the same length that no client knows.
+_BINDS, _NOTHING = b"SCRAM-SHA-256-PLUS", b"SCRAM-SHA-256-NONE"
+
+_LOOKED_AT_CLIENT = frozenset((b"Q", b"P", b"B", b"E", b"C", b"S", b"F", b"p"))
 #: Completions are counted even while no answer is awaited. Errors are read too, also those that answer no statement.
-_LOOKED_AT_SERVER = frozenset((b"Z", b"K", b"G", b"C", b"I", b"s", b"E"))
+_LOOKED_AT_SERVER = frozenset((b"Z", b"K", b"G", b"C", b"I", b"s", b"E", b"R"))
 
 
 def _text(body: memoryview) -> bytes:

@@ -49,6 +49,9 @@ class Topic:
     """How the records of one topic are read."""
 
     name: str
+    """The name of its view."""
+    topic: str
+    """Its name in the history."""
     source: str
     """SQL for the table that holds the records."""
     columns: tuple[str, ...]
@@ -60,13 +63,13 @@ class Topic:
 
     def rows(self, condition: str) -> str:
         """Return a query for the records that meet a condition."""
-        source = f"FROM {self.source} WHERE {condition} AND topic = {literal(self.name)}"
+        source = f"FROM {self.source} WHERE {condition} AND topic = {literal(self.topic)}"
         if self.fields is not None:
             source = f"FROM (SELECT *, {self.fields} AS fields {source})"
         return f"SELECT {', '.join(self.columns)} {source}"
 
 
-def of_topic(records: Connection, spec: InputSpec, oracle: OracleSpec) -> Topic:
+def of_topic(records: Connection, spec: InputSpec, name: str, oracle: OracleSpec) -> Topic:
     """Derive the columns from all committed values. Raises `NotEvaluated` if a function should have decoded them and did not."""
     source, text = "history.input", """TRY(decode("value"))"""
     meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
@@ -75,13 +78,13 @@ def of_topic(records: Connection, spec: InputSpec, oracle: OracleSpec) -> Topic:
     meta += ", headers AS _headers" if code is None or "headers" in pq.read_schema(code).names else ""
     if spec.decode in ("string", "bytes"):
         value = '"value"' if spec.decode == "bytes" else text
-        return Topic(spec.topic, source, (meta, f"{value} AS value"))
+        return Topic(name, spec.topic, source, (meta, f"{value} AS value"))
     if code is not None:
         source, text = f"read_parquet({literal(str(code))})", "document"
     committed = f"FROM {source} WHERE {COMMITTED} AND topic = {literal(spec.topic)}"
     read = _columns(records, text, committed, _decimals(oracle))
     fields = read.expression(text) if read.columns else None
-    return Topic(spec.topic, source, (meta, *read.columns), fields, read.renamed)
+    return Topic(name, spec.topic, source, (meta, *read.columns), fields, read.renamed)
 
 
 @dataclass(frozen=True)

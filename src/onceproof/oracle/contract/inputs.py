@@ -138,9 +138,10 @@ class InputRecords(Database):
     def decode(self) -> None:
         """Derive how the records become columns, and which are late. Raises `NotEvaluated` if that cannot be known."""
         for spec in self.scenario.input:
-            self.topics[spec.topic] = columns.of_topic(self, spec, self.scenario.oracle)
+            name = self.scenario.known_as(spec.topic)
+            self.topics[name] = columns.of_topic(self, spec, name, self.scenario.oracle)
         if self.windows:
-            windows.plan(self)
+            windows.plan(self, self.scenario.stack.prefix)
             self.late = windows.late_records(self.seen(), self.windows)
 
     def seen(self, view: View = COMMITTED) -> Inputs:

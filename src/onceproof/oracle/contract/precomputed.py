@@ -129,8 +129,12 @@ def expect(inputs: Inputs) -> Expectation:
     return Expectation(rows, stored=True)
 
 
-def committed_input(run_dir: Path, folder: Path, topics: Iterable[str]) -> dict[str, Path]:
-    """Write the committed records of each input topic to a Parquet file of its own in ``folder``, in bounded memory."""
+def committed_input(run_dir: Path, folder: Path, scenario: Scenario) -> dict[str, Path]:
+    """Write the committed records of each input topic to a Parquet file of its own in ``folder``, in bounded memory.
+
+    Returns the file of each topic, by the name that the scenario's file uses.
+    """
+    topics = dict.fromkeys(spec.topic for spec in scenario.input)
     files = {topic: folder / f"input-{percent_encoded(topic, safe='')}.parquet" for topic in topics}
     with pq.ParquetFile(run_dir / "history" / "input.parquet") as stored:
         schema = pa.schema([stored.schema_arrow.field(name) for name in INPUT_COLUMNS])
@@ -145,4 +149,4 @@ def committed_input(run_dir: Path, folder: Path, topics: Iterable[str]) -> dict[
         finally:
             for writer in writers.values():
                 writer.close()
-    return files
+    return {scenario.known_as(topic): path for topic, path in files.items()}

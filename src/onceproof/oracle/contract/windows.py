@@ -39,7 +39,7 @@ _PLAN = """CREATE TABLE windows.plan AS
         SELECT query, batch, coalesce(max(watermark_ms), 0) AS watermark_ms FROM history.batches GROUP BY ALL),
     pairs AS (
         SELECT *, lag(watermark_ms, 1, 0) OVER (PARTITION BY query ORDER BY batch) AS before_ms FROM marks)
-    SELECT query, batch, b.topic, b."partition", b.start_offset, b.end_offset, p.watermark_ms, p.before_ms
+    SELECT query, batch, {topic} AS topic, b."partition", b.start_offset, b.end_offset, p.watermark_ms, p.before_ms
     FROM history.batches b JOIN pairs p USING (query, batch) WHERE b.end_offset > b.start_offset"""
 
 
@@ -73,10 +73,11 @@ def raw(topic: str) -> str:
     return f"{topic} (raw)"
 
 
-def plan(records: Connection) -> None:
-    """Create the table that the views of `show` are joined with."""
+def plan(records: Connection, prefix: str) -> None:
+    """Create the table that the views of `show` are joined with; it names topics without ``prefix``."""
+    topic = f"CASE WHEN starts_with(b.topic, {literal(prefix)}) THEN b.topic[{len(prefix) + 1}:] ELSE b.topic END"
     records.sql("CREATE SCHEMA windows")
-    records.sql(_PLAN)
+    records.sql(_PLAN.format(topic=topic))
 
 
 def show(inputs: Connection, topic: str, spec: WindowSpec, *, late: bool) -> None:

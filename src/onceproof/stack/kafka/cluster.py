@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+import psutil
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
-from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.stack.api import Leadership, Proxy, Replicas
+from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
-from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, Listener, Node, min_insync
+from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, Listener, Node
+from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, REJOIN_DEADLINE_S, START_DEADLINE_S, Topics, known_brokers
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
@@ -39,16 +31,8 @@ class ProxyMaker(Protocol):
 
 CONTROLLER_ID = 9
 
-#: A start takes two to five seconds on two cores, and a multiple on a machine under heavy load.
-_START_DEADLINE_S = 90.0
-#: A restarted broker took 1.4 to 8.3 s until it was in every ISR again.
-_REJOIN_DEADLINE_S = 90.0
-_TOPIC_DEADLINE_S = 30.0
-#: For one request. Short, because it may go to a broker that has just died; it is repeated until the deadline.
-_ASK_TIMEOUT_S = 1.0
 
-
-class EmbeddedKafka:
+class EmbeddedKafka(Topics):
     """Implements `onceproof.stack.api.Kafka`. Created by `start`."""
 
     def __init__(self, nodes: Mapping[int, KafkaNode], proxies: Mapping[str, Proxy]) -> None:
@@ -57,6 +41,7 @@ class EmbeddedKafka:
         """By name: ``client-1``, ``replication-1``, ``controller-1``, ..."""
         self.brokers = tuple(id for id, node in nodes.items() if node.node.is_broker)
         self.client_bootstrap = ",".join(proxies[f"client-{broker}"].listen for broker in self.brokers)
+        self.client_security = KafkaSecurity()
         self.harness_bootstrap = self.harness_address(*self.brokers)
         self._killed: set[int] = set()
 
@@ -121,106 +106,28 @@ class EmbeddedKafka:
         others = [broker for broker in self.brokers if broker != asking_not]
         return AdminClient(client_config(self.harness_address(*others)))
 
+    def is_own(self, topic: str) -> bool:
+        return not topic.startswith("__")
+
+    def harness_client(self) -> dict[str, Any]:
+        return client_config(self.harness_bootstrap)
+
     def harness_address(self, *brokers: int) -> str:
         """Bootstrap address of these brokers' listeners for the harness."""
         return ",".join(f"{HOST}:{self.nodes[broker].node.ports[Listener.HARNESS]}" for broker in brokers)
-
-    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """Create it with replication 3 and min ISR 2 (one node: 1 and 1), and return when every replica is in sync.
-
-        Raises `EnvironmentProblem` if Kafka refuses (the topic exists, an unknown setting).
-        """
-        replication = min(3, len(self.brokers))
-        settings = {"min.insync.replicas": str(min_insync(len(self.brokers))), **(config or {})}
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=settings)
-        admin = self.admin()
-        try:
-            admin.create_topics([topic], request_timeout=_TOPIC_DEADLINE_S)[name].result()
-        except KafkaException as refused:
-            raise EnvironmentProblem(
-                f"Kafka refused to create the topic {name!r}: {refused.args[0].str()}"
-            ) from refused
-
-        def in_sync() -> bool:
-            found = _partitions(admin, name)
-            return len(found) == partitions and all(len(isr) == replication for _replicas, isr in found)
-
-        wait_until(
-            f"topic {name} to have {partitions} partitions with {replication} replicas in sync",
-            in_sync,
-            deadline_s=_TOPIC_DEADLINE_S,
-            abandon=self.check_health,
-            explain=lambda: f"replicas and ISR: {_partitions(admin, name)}",
-        )
-
-    def alter_topic(self, name: str, config: Mapping[str, str]) -> dict[str, str | None]:
-        """Set these topic settings; return the topic's own values before, once Kafka reports the new ones.
-
-        A change that fails half-way is undone.
-        """
-        admin = self.admin()
-        settings = _topic_settings(admin, name)
-        before = {key: settings.get(key) for key in config}
-        try:
-            change_settings(admin, ResourceType.TOPIC, name, config)
-            wait_until(
-                f"topic {name} to have {', '.join(f'{k}={v}' for k, v in config.items())}",
-                lambda: config.items() <= _topic_settings(admin, name).items(),
-                deadline_s=_TOPIC_DEADLINE_S,
-            )
-        except BaseException:  # the caller does not get the values to restore, and Kafka may have applied the change
-            self.restore_topic(name, before)
-            raise
-        return before
-
-    def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
-        """Put back what `alter_topic` returned. Idempotent."""
-        change_settings(self.admin(), ResourceType.TOPIC, name, config)
-
-    def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
-        """The current leader and its epoch (KIP-320); with ``asking_not``, as seen by the other brokers.
-
-        Raises `WaitTimeout` if there is none for longer than a failover takes.
-        """
-        where = TopicPartition(topic, partition)
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-        def ask() -> Leadership | None:
-            admin = self.admin(asking_not=asking_not)
-            try:
-                before = meet_brokers(admin, topic, timeout_s=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
-                offsets = admin.list_offsets({where: latest}, request_timeout=_ASK_TIMEOUT_S)
-                epoch = offsets[where].result().leader_epoch
-                after = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
-            except (KafkaException, KeyError):
-                return None
-            # The leader is from the metadata and the epoch from the leader: they belong together only if it did not change.
-            return Leadership(before, epoch) if before == after and before >= 0 and epoch is not None else None
-
-        return wait_until(
-            f"a leader of {topic}-{partition}", ask, deadline_s=_START_DEADLINE_S, abandon=self.check_health
-        )
-
-    def replicas(self, topic: str, partition: int, *, asking_not: int | None = None) -> Replicas | None:
-        try:
-            topics = self.admin(asking_not=asking_not).list_topics(topic, timeout=_ASK_TIMEOUT_S).topics
-            metadata = topics[topic].partitions[partition]
-        except (KafkaException, KeyError):
-            return None
-        return Replicas(metadata.leader, frozenset(metadata.isrs))
 
     def log_folders(self, topic: str) -> dict[int, Path]:
         """Partition -> folder of its leader's log. Raises `WaitTimeout` if a partition has no leader for too long."""
 
         def ask() -> dict[int, int] | None:
             try:
-                found = self.admin().list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions
+                found = self.admin().list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions
             except (KafkaException, KeyError):
                 return None
             leaders = {id: partition.leader for id, partition in found.items()}
             return leaders if leaders and all(leader in self.nodes for leader in leaders.values()) else None
 
-        leaders = wait_until(f"leaders of {topic}", ask, deadline_s=_START_DEADLINE_S, abandon=self.check_health)
+        leaders = wait_until(f"leaders of {topic}", ask, deadline_s=START_DEADLINE_S, abandon=self.check_health)
         return {id: self.nodes[leader].data / f"{topic}-{id}" for id, leader in leaders.items()}
 
     def client_proxy(self, broker: int) -> Proxy:
@@ -246,27 +153,30 @@ class EmbeddedKafka:
             wait_until(
                 f"{node.name} to lead the quorum after its restart",
                 lambda: self.quorum_epoch() > epoch,
-                deadline_s=_REJOIN_DEADLINE_S,
+                deadline_s=REJOIN_DEADLINE_S,
                 abandon=self.check_health,
             )
             return
         own = AdminClient(client_config(self.harness_address(broker)))
         wait_until(
             f"{node.name} to answer after its restart",
-            lambda: _known_brokers(own),
-            deadline_s=_REJOIN_DEADLINE_S,
+            lambda: known_brokers(own),
+            deadline_s=REJOIN_DEADLINE_S,
             abandon=self.check_health,
         )
-        self._wait_for_isr(broker, "its restart")
+        self.wait_for_isr(broker, node.name, "its restart")
 
     def pause_broker(self, broker: int) -> None:
         self.nodes[broker].service.freeze()
+
+    def is_paused(self, broker: int) -> bool:
+        return bool(psutil.Process(self.pid(broker)).status() == psutil.STATUS_STOPPED)
 
     def resume_broker(self, broker: int) -> None:
         """Resume it; return when it is back in every ISR. Idempotent."""
         self.nodes[broker].service.thaw()
         if self.nodes[broker].node.is_broker:
-            self._wait_for_isr(broker, "its stall")
+            self.wait_for_isr(broker, self.nodes[broker].name, "its stall")
 
     @property
     def controller(self) -> int:
@@ -279,17 +189,6 @@ class EmbeddedKafka:
         """The epoch in KRaft's ``quorum-state`` file (KIP-595), which the controller wrote when it was elected."""
         state = self.nodes[self.controller].data / "__cluster_metadata-0" / "quorum-state"
         return int(json.loads(state.read_text(encoding="utf-8"))["leaderEpoch"])
-
-    def _wait_for_isr(self, broker: int, what: str) -> None:
-        others = self.admin(asking_not=broker if len(self.brokers) > 1 else None)
-        name = self.nodes[broker].name
-        wait_until(
-            f"{name} to be back in every ISR after {what}",
-            lambda: not _out_of_sync(others, broker),
-            deadline_s=_REJOIN_DEADLINE_S,
-            abandon=self.check_health,
-            explain=lambda: f"partitions where it is not in sync: {_out_of_sync(others, broker)}",
-        )
 
     def is_running(self, broker: int) -> bool:
         return self.nodes[broker].is_running()
@@ -304,12 +203,10 @@ class EmbeddedKafka:
         admin = self.admin()
         wait_until(
             f"{len(self.brokers)} broker(s) to join",
-            lambda: _known_brokers(admin) >= set(self.brokers),
-            deadline_s=_START_DEADLINE_S,
+            lambda: known_brokers(admin) >= set(self.brokers),
+            deadline_s=START_DEADLINE_S,
             abandon=self.check_health,
-            explain=lambda: (
-                f"brokers {sorted(_known_brokers(admin))}; logs in {self.nodes[self.brokers[0]].log.parent}"
-            ),
+            explain=lambda: f"brokers {sorted(known_brokers(admin))}; logs in {self.nodes[self.brokers[0]].log.parent}",
         )
 
     def _proxy(self, kind: str, broker: int) -> Proxy:
@@ -364,62 +261,3 @@ def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: Prox
 
 def _port(proxy: Proxy) -> int:
     return int(proxy.listen.rpartition(":")[2])
-
-
-def _known_brokers(admin: AdminClient) -> set[int]:
-    try:
-        return set(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
-    except KafkaException:
-        return set()
-
-
-def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: Mapping[str, str | None]) -> None:
-    """Set these of a topic or a group; None restores the default. Raises `EnvironmentProblem` if Kafka refuses.
-
-    When this returns, Kafka has accepted them; a broker reports and applies them a moment later.
-    """
-    changes = [
-        ConfigEntry(
-            key, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        )
-        for key, value in config.items()
-    ]
-    resource = ConfigResource(kind, name, incremental_configs=changes)
-    try:
-        admin.incremental_alter_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
-    except KafkaException as refused:
-        what = f"{kind.name.lower()} {name!r}"
-        raise EnvironmentProblem(f"Kafka refused to change {what}: {refused.args[0].str()}") from refused
-
-
-def _topic_settings(admin: AdminClient, name: str) -> dict[str, str]:
-    """The settings of the topic itself, without defaults."""
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    entries = admin.describe_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
-    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    return {key: entry.value for key, entry in entries.items() if entry.source == own}
-
-
-def _partitions(admin: AdminClient, topic: str) -> list[tuple[list[int], list[int]]]:
-    """Replicas and ISR of each partition; empty while Kafka does not answer or does not know the topic."""
-    try:
-        found = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic]
-    except (KafkaException, KeyError):
-        return []
-    return [(part.replicas, part.isrs) for part in found.partitions.values()]
-
-
-def _out_of_sync(admin: AdminClient, broker: int) -> list[str]:
-    """Partitions (Kafka's internal ones too) of which the broker has a replica that is not in sync; ``?`` without an answer."""
-    try:
-        topics = admin.list_topics(timeout=_ASK_TIMEOUT_S).topics
-    except KafkaException:
-        return ["?"]
-
-    def lagging() -> Iterator[str]:
-        for name, topic in topics.items():
-            for id, partition in topic.partitions.items():
-                if broker in partition.replicas and broker not in partition.isrs:
-                    yield f"{name}-{id}"
-
-    return list(lagging())

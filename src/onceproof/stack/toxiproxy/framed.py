@@ -8,12 +8,14 @@ delivered late must still pass through Toxiproxy's toxics. Only a run with a fau
 from __future__ import annotations
 
 import os
+from ssl import SSLContext
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.instruments.proxy.engine import FrameProxy
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Service, Target
 from onceproof.instruments.proxy.rules import Board, Rule
+from onceproof.instruments.proxy.tls import UpstreamTls
 from onceproof.stack.api import Proxy, Stream
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner
@@ -26,30 +28,46 @@ class Frames:
 
     def __init__(self, owner: Owner, emit: Emit) -> None:
         self._owner = owner
-        self._emit = emit
-        self._loop = ProxyLoop()
-        owner.push(self._loop.close)
+        self.emit = emit
+        self.loop = ProxyLoop()
+        owner.push(self.loop.close)
         self._boards: dict[Service, Board] = {"kafka": Board(), "postgres": Board()}
-        self._topic_names: dict[bytes, str] = {}
+        self.topic_names: dict[bytes, str] = {}
         self.proxies: list[FramedProxy] = []
 
-    def in_front_of(self, behind: Proxy, service: Service) -> FramedProxy:
-        """A new listener, for clients, that forwards to ``behind``."""
+    def in_front_of(
+        self,
+        behind: Proxy,
+        service: Service,
+        *,
+        client_tls: SSLContext | None = None,
+        upstream_tls: UpstreamTls | None = None,
+    ) -> FramedProxy:
+        """A new listener, for clients, that forwards to ``behind``; for TLS see `FrameProxy`."""
         (port,) = lease(self._owner, 1)
         host, _, behind_port = behind.listen.rpartition(":")
         frames = FrameProxy(
-            self._loop,
+            self.loop,
             behind.name,
             (HOST, port),
             Target(service, host, int(behind_port)),
             self._boards[service],
-            emit=self._emit,
-            topic_names=self._topic_names,
+            emit=self.emit,
+            topic_names=self.topic_names,
+            client_tls=client_tls,
+            upstream_tls=upstream_tls,
         )
         frames.open()
-        proxy = FramedProxy(behind, frames)
+        return self.add(FramedProxy(behind, frames))
+
+    def add(self, proxy: FramedProxy) -> FramedProxy:
+        """Add a proxy that was made elsewhere, on this loop and with the `board` of its service."""
         self.proxies.append(proxy)
         return proxy
+
+    def board(self, service: Service) -> Board:
+        """The rules of all proxies of that service."""
+        return self._boards[service]
 
     def arm(self, service: Service, rule: Rule) -> None:
         """From now on apply the rule to every connection to that service, including open ones."""
@@ -73,9 +91,9 @@ class Frames:
 
     def check(self) -> None:
         """Raise `EnvironmentProblem` if the proxy itself failed or refused a connection."""
-        if self._loop.failures:
+        if self.loop.failures:
             raise EnvironmentProblem(
-                f"the protocol proxy failed: {'; '.join(self._loop.failures)}",
+                f"the protocol proxy failed: {'; '.join(self.loop.failures)}",
                 hint="this is a defect in onceproof: please report it with events.jsonl",
             )
         if self.refusals():
@@ -87,7 +105,7 @@ class Frames:
     def guards(self) -> list[Guard]:
         """Toxiproxy's listeners, which only the protocol proxy may use."""
         return [
-            Guard(proxy.frames.target.port, f"Toxiproxy's {proxy.name}", frozenset({os.getpid()}))
+            Guard(proxy.frames.target.next_hop[1], f"Toxiproxy's {proxy.name}", frozenset({os.getpid()}))
             for proxy in self.proxies
         ]
 

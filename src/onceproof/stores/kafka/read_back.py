@@ -28,7 +28,6 @@ from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.stack.kafka.clients import client_config
 from onceproof.stores.kafka.partition_log import PartitionLog
 from onceproof.stores.kafka.rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
 
@@ -42,8 +41,7 @@ _SILENCE_S = 60.0
 class Cluster(Protocol):
     """What the collector needs of Kafka. `onceproof.stack.api.Kafka` provides it."""
 
-    @property
-    def harness_bootstrap(self) -> str: ...
+    def harness_client(self) -> dict[str, Any]: ...
 
     def log_folders(self, topic: str) -> Mapping[int, Path]:
         """Partition -> folder of its leader's log; empty if the brokers' files cannot be read."""
@@ -104,9 +102,9 @@ class _Reader:
         self._names = names
         self._writer = writer
         self._timeline = timeline
-        self._admin = AdminClient(client_config(kafka.harness_bootstrap))
-        self._all = Consumer(_settings(kafka.harness_bootstrap, "read_uncommitted"))
-        self._visible = Consumer(_settings(kafka.harness_bootstrap, "read_committed"))
+        self._admin = AdminClient(kafka.harness_client())
+        self._all = Consumer(_settings(kafka.harness_client(), "read_uncommitted"))
+        self._visible = Consumer(_settings(kafka.harness_client(), "read_committed"))
         self._spans: dict[str, dict[int, _Span]] = {}
 
     def __enter__(self) -> _Reader:
@@ -199,11 +197,11 @@ class _Reader:
             yield messages, seen
 
 
-def _settings(bootstrap: str, isolation: str) -> dict[str, Any]:
+def _settings(client: Mapping[str, Any], isolation: str) -> dict[str, Any]:
     return {
-        **client_config(bootstrap),
         # librdkafka requires a group id even for a consumer that never joins a group.
         "group.id": "onceproof-collector",
+        **client,
         "isolation.level": isolation,
         "enable.auto.commit": False,
         "auto.offset.reset": "error",

@@ -10,7 +10,6 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr
 
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka
-from onceproof.stack.kafka.clients import client_config
 
 # A constant, because the class has no type annotations.
 LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -30,21 +29,19 @@ def undecided_topics(kafka: Kafka) -> set[str]:
 
 
 def stable_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> last stable offset, without the brokers' own topics."""
+    """Topic -> partition -> last stable offset, of the run's own topics."""
     return _ends(kafka, IsolationLevel.READ_COMMITTED)
 
 
 def all_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> high watermark, without the brokers' own topics."""
+    """Topic -> partition -> high watermark, of the run's own topics."""
     return _ends(kafka, IsolationLevel.READ_UNCOMMITTED)
 
 
 def _ends(kafka: Kafka, isolation: IsolationLevel) -> dict[str, dict[int, int]]:
-    admin = AdminClient(client_config(kafka.harness_bootstrap))
+    admin = AdminClient(kafka.harness_client())
     topics = meet_brokers(admin, timeout_s=ASK_S).topics
-    partitions = [
-        TopicPartition(name, p) for name, t in topics.items() if not name.startswith("__") for p in t.partitions
-    ]
+    partitions = [TopicPartition(name, p) for name, t in topics.items() if kafka.is_own(name) for p in t.partitions]
     futures = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level=isolation, request_timeout=ASK_S)
     ends: dict[str, dict[int, int]] = {}
     for partition, future in futures.items():

@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient
 
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka
-from onceproof.stack.kafka.clients import client_config
 from onceproof.stores.kafka.state import ASK_S, LATEST
 
 
@@ -18,7 +17,7 @@ class OpenTransaction:
     """The open offsets of a topic's partitions while a parked sink keeps a transaction open, to compare with later."""
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
-        self._config = client_config(kafka.harness_bootstrap)
+        self._config = kafka.harness_client()
         self._admin = AdminClient(self._config)
         metadata = meet_brokers(self._admin, topic, timeout_s=ASK_S).topics[topic]
         self._partitions = [TopicPartition(topic, p) for p in metadata.partitions]
@@ -40,8 +39,8 @@ class OpenTransaction:
         """Whether a read_committed reader now gets one of the records that were open: the transaction was committed."""
         consumer = Consumer(
             {
-                **self._config,
                 "group.id": "onceproof-harness",
+                **self._config,
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,

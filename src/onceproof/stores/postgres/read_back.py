@@ -15,15 +15,13 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from onceproof.base.errors import HistoryError
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Postgres
 from onceproof.stores.postgres.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
-
-SLOT = "onceproof"
-PUBLICATION = "onceproof"
 
 _FETCH = 2_000
 # Text forms that do not depend on settings of the server or the role. The timeouts bound a collection that is blocked,
@@ -61,7 +59,8 @@ def collect_postgres(
     """
     with _reading(postgres.harness_conninfo) as connection:
         places = {output: _resolve(connection, table) for output, table in tables.items()}
-        _collect_commits(connection, _outputs_by_table(places), writer, numbers or itertools.count())
+        commits = _messages(connection, postgres.capture_name)
+        _collect_commits(commits, _outputs_by_table(places), writer, numbers or itertools.count())
         return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
 
 
@@ -84,6 +83,8 @@ def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryW
 @contextmanager
 def _reading(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
     options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in _SETTINGS.items())
+    given = conninfo_to_dict(conninfo).get("options")  # for example the search path of a run on an external stack
+    options = f"{given} {options}" if given else options
     try:
         with psycopg.connect(conninfo, options=options, connect_timeout=30) as connection:
             yield connection
@@ -113,7 +114,7 @@ def _outputs_by_table(places: Mapping[str, Place | None]) -> dict[Place, list[st
 
 
 def _collect_commits(
-    connection: psycopg.Connection[Any],
+    messages: Iterator[Message],
     outputs: Mapping[Place, list[str]],
     writer: HistoryWriter,
     numbers: Iterator[int],
@@ -122,7 +123,7 @@ def _collect_commits(
     order, changes = 0, 0
     begin = Begin(0, 0, 0)
     position = dict.fromkeys((output for names in outputs.values() for output in names), 0)
-    for message in _messages(connection):
+    for message in messages:
         if isinstance(message, Begin):
             begin, order, changes = message, next(numbers), 0
         elif isinstance(message, Commit):
@@ -146,12 +147,12 @@ def _collect_commits(
                     position[output] += 1
 
 
-def _messages(connection: psycopg.Connection[Any]) -> Iterator[Message]:
+def _messages(connection: psycopg.Connection[Any], capture: str) -> Iterator[Message]:
     decoder = Decoder()
     query = sql.SQL(
         "SELECT data FROM pg_logical_slot_peek_binary_changes({}, NULL, NULL, 'proto_version', '1',"
         " 'publication_names', {})"
-    ).format(SLOT, PUBLICATION)
+    ).format(capture, capture)
     with connection.cursor("onceproof_commits", binary=True, row_factory=tuple_row) as cursor:
         cursor.itersize = _FETCH
         cursor.execute(query)

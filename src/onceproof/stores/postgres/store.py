@@ -19,7 +19,8 @@ from onceproof.stores.postgres.transactions import ASK_S
 
 _TABLES = """
     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind = 'r' AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"""
+    WHERE c.relkind = 'r' AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
+      AND (%(schema)s::text IS NULL OR n.nspname = %(schema)s::text) ORDER BY 1, 2"""
 
 
 class PostgresStore:
@@ -52,18 +53,24 @@ class PostgresStore:
         """Also reads the tables in which sinks keep their own progress, as ``OUTPUT#progress``."""
         if run.stack.postgres is None:
             return {}
-        tables = {name: spec.place for name, spec in run.outputs(self).items()}
-        for name, spec in run.scenario.outputs.items():
-            if spec.progress is not None:
-                tables[f"{name}#progress"] = spec.progress.table
+        tables = tables_of(run.scenario)
         found = collect_postgres(run.stack.postgres, tables, run.writer, run.commits)
         return {name: OutputRecord(**asdict(table)) for name, table in found.items()}
+
+
+def tables_of(scenario: Scenario) -> dict[str, str]:
+    """Output -> its table; ``OUTPUT#progress`` -> the table in which the output's sink keeps its own progress."""
+    tables = {name: spec.table for name, spec in scenario.outputs.items() if spec.table is not None}
+    for name, spec in scenario.outputs.items():
+        if spec.progress is not None:
+            tables[f"{name}#progress"] = spec.progress.table
+    return tables
 
 
 def _tables(postgres: Postgres) -> dict[str, str]:
     held: dict[str, str] = {}
     with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(ASK_S), autocommit=True) as connection:
-        for schema, table in connection.execute(_TABLES).fetchall():
+        for schema, table in connection.execute(_TABLES, {"schema": postgres.schema}).fetchall():
             # xmin: also changes when a row is rewritten, which the number of rows does not show.
             query = sql.SQL("SELECT count(*), coalesce(max(xmin::text::bigint), 0) FROM {}").format(
                 sql.Identifier(schema, table)

@@ -1,0 +1,52 @@
+"""Checks a scenario against a stack that somebody else operates (``--stack NAME``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onceproof.faults.contract import needs_control
+from onceproof.kinds.contract import kind_of
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.problem import Complaint
+from onceproof.stack.external.profile import StackProfile
+
+
+def of_file(stack: object) -> Iterator[Complaint]:
+    """What only ``--stack`` may set, and ``stack`` of a scenario file sets."""
+    if not isinstance(stack, dict):
+        return
+    if stack.get("provider") == "external":
+        message = "stack.provider: a scenario does not name somebody else's services, so that it runs everywhere"
+        yield Complaint(
+            ("stack", "provider"), message, "remove it, describe them in onceproof.toml, and use --stack NAME"
+        )
+    if "prefix" in stack:
+        yield Complaint(("stack", "prefix"), "stack.prefix is set by --stack NAME alone", "remove it", at_key=True)
+
+
+def complaints(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]:
+    """Why the scenario cannot use that stack at all."""
+    if not kind_of(scenario).micro_batches:
+        message = f"consumers need services of their own, and --stack {profile.name} names somebody else's"
+        yield Complaint(("pipeline", "consumers"), message, "run it without --stack", at_key=True)
+        return
+    if scenario.stack.postgres is not None and profile.postgres is None:
+        message = f"the scenario uses Postgres, and [stack.{profile.name}] has none"
+        hint = f'add postgres = {{uri = "postgresql://USER@HOST/DATABASE"}} to [stack.{profile.name}]'
+        yield Complaint(("stack", "postgres"), message, hint, at_key=True)
+    for name, output in scenario.outputs.items():
+        tables = {"table": output.table, "progress": output.progress.table if output.progress else None}
+        for key, table in tables.items():
+            if table is not None and "." in table:
+                message = (
+                    f"table {table!r} names a schema, but on an external stack all tables are in the run's own schema"
+                )
+                yield Complaint(("outputs", name, key), message, f"write {table.rpartition('.')[2]!r}")
+
+
+def control(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]:
+    """The faults that would need control of what this stack does not control."""
+    for index, spec in enumerate(scenario.chaos):
+        if (what := needs_control(spec)) is not None and what not in profile.controlled:
+            message = f"fault {spec.fault} {spec.target} is n/a on stack {profile.name}: it needs control of {what}"
+            yield Complaint(("chaos", index, "fault"), message, "remove it, or run the scenario without --stack")

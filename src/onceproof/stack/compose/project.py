@@ -1,0 +1,240 @@
+"""A compose project: the containers of one `onceproof up`, or of one run.
+
+`onceproof up` starts a project of a fixed name on fixed ports. A run uses it, or starts a project of its own, which carries the
+run's id as a label, so that `onceproof cleanup` finds it if the run was killed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from docker.models.containers import Container
+
+from onceproof.base.errors import EnvironmentProblem, OnceproofError, ServiceFailed
+from onceproof.base.masking import hide
+from onceproof.base.waiting import wait_until
+from onceproof.stack.compose.daemon import client, compose_command
+from onceproof.stack.compose.images import local_images
+
+BY_HAND = "onceproof"
+"""Name of the project that `onceproof up` starts."""
+
+_PROJECT = "com.docker.compose.project"
+_RUN = "onceproof.run"
+_RUN_VARIABLE = "ONCEPROOF_RUN"
+_NODE = "onceproof.kafka.node"
+_PASSWORD = "ONCEPROOF_POSTGRES_PASSWORD"  # noqa: S105  # the name of the variable
+_PORTS = {"ONCEPROOF_KAFKA_PORT_1": 29092, "ONCEPROOF_KAFKA_PORT_2": 29093, "ONCEPROOF_KAFKA_PORT_3": 29094}
+_POSTGRES_PORT = {"ONCEPROOF_POSTGRES_PORT": 25432}
+PORTS = (*_PORTS, *_POSTGRES_PORT)
+"""Variables of compose.yaml that choose the published ports."""
+
+_CONTROLLER = 9
+_HEALTHY_S = 120.0
+_COMMAND_S = 600
+"""Pulling images may take minutes."""
+_GONE_S = 30.0
+_QUORUM = "/var/lib/kafka/data/__cluster_metadata-0/quorum-state"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project by name, whether or not its containers exist."""
+
+    name: str = BY_HAND
+
+    # -- start and end ----------------------------------------------------------------------------------------------
+
+    def up(self, brokers: int, *, run_id: str = "", ports: Mapping[str, int] | None = None) -> None:
+        """Start Kafka with 1 or 3 brokers and Postgres, and return when all are healthy; if one is not, remove all again.
+
+        ``ports``: variable of `PORTS` -> port. Raises `EnvironmentProblem` (an image cannot be had, a port is taken) and
+        `ServiceFailed` with the last lines of a container that ended.
+        """
+        if self.containers():
+            if self.brokers() == brokers:
+                self._wait_until_healthy()
+                return
+            raise EnvironmentProblem(
+                f"project {self.name} is up with {self.brokers()} broker(s)", hint="run `onceproof down` first"
+            )
+        password = secrets.token_urlsafe(18)
+        hide(password)
+        more = {name: str(port) for name, port in (ports or {}).items()}
+        try:
+            self._compose(
+                "up",
+                "--detach",
+                profiles="one" if brokers == 1 else "three",
+                variables={**local_images(), **os.environ, **more, _RUN_VARIABLE: run_id, _PASSWORD: password},
+            )
+            self._wait_until_healthy()
+        except BaseException:
+            with suppress(OnceproofError):  # what made it fail matters more
+                self.down()
+            raise
+
+    def down(self) -> None:
+        """Remove its containers, networks and volumes. Idempotent."""
+        # compose.yaml is read as a whole: the password's variable must exist.
+        self._compose(
+            "down", "--volumes", "--timeout", "0", profiles="one,three", variables={**os.environ, _PASSWORD: "-"}
+        )
+
+    def _compose(self, *words: str, profiles: str, variables: Mapping[str, str]) -> None:
+        env = {**variables, "COMPOSE_PROFILES": profiles}
+        argv = [*compose_command(), "--project-name", self.name, "--file", str(compose_file()), *words]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=_COMMAND_S)
+        if done.returncode != 0:
+            said = "\n".join(done.stderr.strip().splitlines()[-6:])
+            raise EnvironmentProblem(f"`compose {words[0]}` failed: {said}", hint=_fix(said))
+
+    def _wait_until_healthy(self) -> None:
+        def healthy() -> bool:
+            self.check_health()
+            return all(one.attrs["State"]["Health"]["Status"] == "healthy" for one in self.containers())
+
+        wait_until(
+            f"the containers of project {self.name} to be healthy",
+            healthy,
+            deadline_s=_HEALTHY_S,
+            every_s=0.3,
+            explain=lambda: ", ".join(
+                f"{_service(c)}: {c.attrs['State']['Health']['Status']}" for c in self.containers()
+            ),
+        )
+
+    # -- what runs --------------------------------------------------------------------------------------------------
+
+    def containers(self) -> list[Container]:
+        """Its containers, also those that have ended."""
+        return list(client().containers.list(all=True, filters={"label": f"{_PROJECT}={self.name}"}))
+
+    def node(self, node: int) -> Container:
+        """The container of a Kafka node, by node id."""
+        return next(one for one in self.containers() if one.labels.get(_NODE) == str(node))
+
+    def postgres(self) -> Container:
+        return next(one for one in self.containers() if _service(one) == "postgres")
+
+    def brokers(self) -> int:
+        nodes = [one.labels[_NODE] for one in self.containers() if _NODE in one.labels]
+        return len([node for node in nodes if node != str(_CONTROLLER)])
+
+    @property
+    def controller(self) -> int:
+        return _CONTROLLER if self.brokers() > 1 else 1
+
+    def addresses(self) -> list[str]:
+        """``127.0.0.1:port`` of each broker."""
+        nodes = (one for one in self.containers() if _NODE in one.labels and one.labels[_NODE] != str(_CONTROLLER))
+        return sorted(f"127.0.0.1:{_published(one, 9092)}" for one in nodes)
+
+    def postgres_uri(self) -> str:
+        """libpq URI of the superuser, without the password."""
+        return f"postgresql://onceproof@127.0.0.1:{_published(self.postgres(), 5432)}/postgres"
+
+    def postgres_password(self) -> str:
+        """Kept by the daemon alone, as a variable of the container."""
+        variables = dict(entry.split("=", 1) for entry in self.postgres().attrs["Config"]["Env"])
+        hide(variables["POSTGRES_PASSWORD"])
+        return str(variables["POSTGRES_PASSWORD"])
+
+    def versions(self) -> dict[str, str]:
+        """Service -> image and its id."""
+        return {_service(one): f"{one.attrs['Config']['Image']} {one.image.short_id}" for one in self.containers()}
+
+    def check_kafka(self, killed: Set[str]) -> None:
+        """Raise `ServiceFailed` if a Kafka container ended that is not among the names ``killed``."""
+        self._check([one for one in self.containers() if _NODE in one.labels and one.name not in killed])
+
+    def check_health(self) -> None:
+        """Raise `ServiceFailed` if a container ended."""
+        self._check(self.containers())
+
+    def _check(self, containers: Sequence[Container]) -> None:
+        for one in containers:
+            if one.status in ("exited", "dead"):
+                raise ServiceFailed(
+                    f"container {one.name} ended with code {one.attrs['State']['ExitCode']}",
+                    log_tail=one.logs(tail=20).decode(errors="replace"),
+                )
+
+
+def kill(container: Container) -> None:
+    """SIGKILL of the service's first process, which ends all processes of the container; return when they are gone."""
+    container.kill()
+    _wait_for(container, "exited")
+
+
+def shut_down(container: Container) -> None:
+    """SIGINT: for Postgres, a fast shutdown."""
+    container.kill(signal="SIGINT")
+    _wait_for(container, "exited")
+
+
+def status(container: Container) -> str:
+    """``running``, ``paused`` or ``exited``, as of now."""
+    container.reload()
+    return str(container.status)
+
+
+def quorum_epoch(container: Container) -> int:
+    """The epoch in KRaft's ``quorum-state`` file (KIP-595), read from a container that runs or has ended."""
+    stream, _ = container.get_archive(_QUORUM)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+        member = archive.extractfile(archive.getmembers()[0])
+        assert member is not None, "a file"
+        return int(json.loads(member.read())["leaderEpoch"])
+
+
+def compose_file() -> Path:
+    """Path of ``compose.yaml``, the top-level folder ``compose`` of the project."""
+    return Path(str(files("onceproof") / "compose" / "compose.yaml"))
+
+
+def clean_up(run_id: str, *, dry_run: bool) -> list[str]:
+    """Remove the project of a killed run. Returns sentences. Raises `EnvironmentProblem` if there is one that stays."""
+    try:
+        left = client().containers.list(all=True, filters={"label": f"{_RUN}={run_id}"})
+    except EnvironmentProblem:
+        return []  # no daemon: no containers
+    projects = sorted({one.labels.get(_PROJECT, "") for one in left})
+    for name in projects:
+        if not dry_run:
+            Project(name).down()
+    return [f"{'would remove' if dry_run else 'removed'} the containers of project {name}" for name in projects]
+
+
+def _wait_for(container: Container, wanted: str) -> None:
+    wait_until(
+        f"{container.name} to be {wanted}", lambda: status(container) == wanted, deadline_s=_GONE_S, every_s=0.02
+    )
+
+
+def _service(container: Container) -> str:
+    return str(container.labels.get("com.docker.compose.service", container.name))
+
+
+def _published(container: Container, port: int) -> int:
+    bindings: dict[str, Any] = container.attrs["HostConfig"]["PortBindings"]
+    return int(bindings[f"{port}/tcp"][0]["HostPort"])
+
+
+def _fix(said: str) -> str:
+    if "port is already allocated" in said or "address already in use" in said:
+        return f"another program has that port: end it, or choose others with {', '.join(PORTS)}"
+    if "pull" in said or "not found" in said or "No such image" in said or "lookup" in said:
+        return "without a registry build the images here: `onceproof up --build-from BASE`, BASE a local Debian image"
+    return "`onceproof doctor` shows what is missing"

@@ -1,0 +1,191 @@
+"""The compose provider: an external stack whose services run in containers that faults may kill and pause."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import psycopg
+from confluent_kafka.admin import AdminClient
+from docker.models.containers import Container
+from pydantic import SecretStr
+
+from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.scenario.model import Scenario
+from onceproof.stack.compose import project
+from onceproof.stack.compose.project import PORTS, Project
+from onceproof.stack.external.kafka import ExternalKafka
+from onceproof.stack.external.postgres import ExternalPostgres
+from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, StackProfile
+from onceproof.stack.external.stack import ExternalStack
+from onceproof.stack.kafka.settings import HOST
+from onceproof.stack.kafka.topics import REJOIN_DEADLINE_S, known_brokers
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
+
+NAME = "compose"
+"""``--stack compose``."""
+
+
+class ComposeProfile(StackProfile):
+    """The services of a compose project. Faults may kill and pause them, but not cut the links between them."""
+
+    controlled: ClassVar[frozenset[str]] = frozenset({"the brokers", "Postgres"})
+
+    name: str = NAME
+    provider: Literal["external"] = "external"
+    chaos: Literal["allowed"] = "allowed"
+    project: str = project.BY_HAND
+
+    @property
+    def place(self) -> str:
+        return "the containers of `onceproof up`, or new ones"
+
+    @classmethod
+    def of(cls, found: Project) -> Self:
+        """The profile of a project whose containers run."""
+        postgres = PostgresProfile(uri=found.postgres_uri(), password=SecretStr(found.postgres_password()))
+        return cls(project=found.name, kafka=KafkaProfile(bootstrap=",".join(found.addresses())), postgres=postgres)
+
+    @classmethod
+    def planned(cls) -> Self:
+        """The profile before anything runs: with the usual ports, and without a password."""
+        port = os.environ.get(PORTS[0], "29092"), os.environ.get(PORTS[-1], "25432")
+        postgres = PostgresProfile(uri=f"postgresql://onceproof@{HOST}:{port[1]}/postgres")
+        return cls(kafka=KafkaProfile(bootstrap=f"{HOST}:{port[0]}"), postgres=postgres)
+
+
+class ComposeKafka(ExternalKafka):
+    """A Kafka in containers: kill and pause go to the container of a node."""
+
+    def __init__(self, profile: StackProfile, *others: Any) -> None:
+        super().__init__(profile, *others)
+        assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
+        self._project = Project(profile.project)
+        self._killed: set[int] = set()
+
+    def kill_broker(self, broker: int) -> None:
+        self._killed.add(broker)
+        project.kill(self._node(broker))
+
+    def restart_broker(self, broker: int) -> None:
+        """Start its container again; return when it is back in every ISR, or leads the quorum in a later epoch."""
+        node = self._node(broker)
+        epoch = -1 if broker in self.brokers else self.quorum_epoch()
+        node.start()
+        self._killed.discard(broker)
+        if broker not in self.brokers:
+            wait_until(
+                f"container {node.name} to lead the quorum after its restart",
+                lambda: self.quorum_epoch() > epoch,
+                deadline_s=REJOIN_DEADLINE_S,
+                abandon=self.check_health,
+            )
+            return
+        host, port = self._addresses[broker]
+        own = AdminClient({**self.harness_client(), "bootstrap.servers": f"{host}:{port}"})
+        wait_until(
+            f"container {node.name} to answer after its restart",
+            lambda: known_brokers(own),
+            deadline_s=REJOIN_DEADLINE_S,
+            abandon=self.check_health,
+        )
+        self.wait_for_isr(broker, f"container {node.name}", "its restart")
+
+    def is_running(self, broker: int) -> bool:
+        return project.status(self._node(broker)) == "running"
+
+    def pause_broker(self, broker: int) -> None:
+        self._node(broker).pause()
+
+    def is_paused(self, broker: int) -> bool:
+        return project.status(self._node(broker)) == "paused"
+
+    def resume_broker(self, broker: int) -> None:
+        """Resume it; return when it is back in every ISR. Idempotent."""
+        node = self._node(broker)
+        if project.status(node) == "paused":
+            node.unpause()
+        if broker in self.brokers:
+            self.wait_for_isr(broker, f"container {node.name}", "its stall")
+
+    @property
+    def controller(self) -> int:
+        return self._project.controller
+
+    def quorum_epoch(self) -> int:
+        return project.quorum_epoch(self._node(self.controller))
+
+    def check_health(self) -> None:
+        """Raise `ServiceFailed` if a node's container ended without `kill_broker`."""
+        self._project.check_kafka({self._node(broker).name for broker in self._killed})
+
+    def _node(self, broker: int) -> Container:
+        return self._project.node(broker)
+
+
+class ComposePostgres(ExternalPostgres):
+    """A Postgres in a container."""
+
+    def __init__(self, profile: StackProfile, *others: Any) -> None:
+        super().__init__(profile, *others)
+        assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
+        self._container = Project(profile.project).postgres()
+
+    def kill(self) -> None:
+        project.kill(self._container)
+
+    def stop(self) -> None:
+        project.shut_down(self._container)
+
+    def restart(self) -> None:
+        if not self.is_running():
+            self._container.start()
+
+        def accepts() -> bool:
+            try:
+                psycopg.connect(self.harness_conninfo, connect_timeout=2).close()
+            except psycopg.OperationalError:
+                return False
+            return True
+
+        wait_until("Postgres to accept connections after its restart", accepts, deadline_s=REJOIN_DEADLINE_S)
+
+    def is_running(self) -> bool:
+        return project.status(self._container) == "running"
+
+
+class ComposeStack(ExternalStack):
+    """Implements `onceproof.stack.api.Stack`. A project that the run started itself is removed with the run."""
+
+    _kafka = ComposeKafka
+    _postgres = ComposePostgres
+    _images: Mapping[str, str] = {}
+    """Service -> the image of its container."""
+
+    @classmethod
+    def start(
+        cls, scenario: Scenario, profile: StackProfile, owner: Owner, run_dir: Any, components: Any, timeline: Timeline
+    ) -> Self:
+        """Use the project of `onceproof up` if it runs, or start one; then as `ExternalStack.start`."""
+        assert isinstance(profile, ComposeProfile), "chosen by --stack compose"
+        brokers = scenario.stack.kafka.brokers
+        by_hand = Project()
+        found = by_hand
+        if not by_hand.containers() or by_hand.brokers() != brokers:
+            found = Project(f"onceproof-{owner.run_id}")
+            owner.push(found.down)
+            timeline.emit("stack.starting", service="containers")
+            began = time.monotonic()
+            found.up(brokers, run_id=owner.run_id, ports=dict(zip(PORTS, lease(owner, len(PORTS)), strict=True)))
+            timeline.emit("stack.ready", service="containers", seconds=round(time.monotonic() - began, 3))
+        found.check_health()
+        stack = super().start(scenario, ComposeProfile.of(found), owner, run_dir, components, timeline)
+        stack._images = found.versions()
+        return stack
+
+    def versions(self) -> dict[str, Any]:
+        return {**super().versions(), **self._images}

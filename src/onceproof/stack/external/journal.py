@@ -1,0 +1,137 @@
+"""The journal of what a run creates on somebody else's services: an object is listed before it is created.
+
+One file per run in the folder ``external`` of the state folder, removed once everything in it is removed. After a run that was
+killed, ``onceproof cleanup --stack NAME`` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.stack.processes import procfs
+from onceproof.stack.processes.journal import live_folder
+
+Kind = Literal["topic", "schema", "publication", "slot"]
+
+
+@dataclass(frozen=True)
+class Created:
+    """One object on an external service."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        service = "Kafka" if self.kind == "topic" else "Postgres"
+        return f"{self.kind} {self.name} ({service})"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The content of one journal."""
+
+    run: str
+    stack: str
+    """The profile's name."""
+    kafka: str
+    """Bootstrap addresses, so that a changed profile does not lead the cleanup to another cluster."""
+    postgres: str
+    """``host:port/database``; empty if the stack has no Postgres."""
+    host: str
+    boot: str
+    harness_pid: int
+    harness_start_ticks: int
+    objects: tuple[Created, ...] = field(default=())
+
+    def harness_is_alive(self) -> bool:
+        """Whether the process that wrote the journal may still run."""
+        if self.host != socket.gethostname():
+            return True  # cannot be known from here
+        if self.boot != procfs.boot_id():
+            return False
+        now = procfs.stat(self.harness_pid)
+        return now is not None and not now.is_zombie and now.start_ticks == self.harness_start_ticks
+
+
+def folder() -> Path:
+    return live_folder().parent / "external"
+
+
+class ObjectJournal:
+    """The journal of this process's run. Each change is on disk when the call returns. Thread-safe."""
+
+    def __init__(self, run: str, stack: str, kafka: str, postgres: str) -> None:
+        me = procfs.stat(os.getpid())
+        assert me is not None, "this process runs"
+        self.path = folder() / f"{run}.json"
+        self.entry = Entry(run, stack, kafka, postgres, socket.gethostname(), procfs.boot_id(), me.pid, me.start_ticks)
+        self._lock = threading.Lock()
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._write(self.entry)
+        except OSError as refused:
+            raise EnvironmentProblem(
+                f"cannot write the journal of created topics and tables, {self.path}: {refused.strerror or refused}",
+                hint="set ONCEPROOF_STATE_DIR to a folder that you can write to",
+            ) from refused
+
+    def will_create(self, made: Created) -> None:
+        """List an object that does not exist yet."""
+        with self._lock:
+            self._write(replace(self.entry, objects=(*self.entry.objects, made)))
+
+    def forget(self, made: Created) -> None:
+        """The object was removed, or it turned out to be somebody else's."""
+        with self._lock:
+            self._write(replace(self.entry, objects=tuple(each for each in self.entry.objects if each != made)))
+
+    def remove(self) -> None:
+        """Remove the file, if nothing is left in it."""
+        with self._lock:
+            if not self.entry.objects:
+                self.path.unlink(missing_ok=True)
+
+    def _write(self, entry: Entry) -> None:
+        _store(self.path, entry)
+        self.entry = entry
+
+
+def keep(path: Path, entry: Entry) -> None:
+    """Store what is left of a journal; remove the file if nothing is."""
+    if entry.objects:
+        _store(path, entry)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _store(path: Path, entry: Entry) -> None:
+    # Renamed into place: a harness killed in the middle of a write must not lose the earlier entries.
+    draft = path.with_suffix(".draft")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(asdict(entry), file)
+    draft.replace(path)
+
+
+def read(path: Path) -> Entry | None:
+    """Read a journal; None if the file is not one."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return Entry(**{**raw, "objects": tuple(Created(**each) for each in raw["objects"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def abandoned(stack: str) -> Iterator[tuple[Path, Entry]]:
+    """The journals of this stack whose harness is dead."""
+    for path in sorted(folder().glob("*.json")):
+        entry = read(path)
+        if entry is not None and entry.stack == stack and not entry.harness_is_alive():
+            yield path, entry

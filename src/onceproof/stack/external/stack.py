@@ -1,0 +1,193 @@
+"""The external provider: somebody else's Kafka and Postgres, with this run's own proxies between them and the job."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import psutil
+
+from onceproof.base.timeline import Timeline
+from onceproof.scenario.model import Scenario, TopicSpec
+from onceproof.stack import selftest
+from onceproof.stack.api import Proxy
+from onceproof.stack.external import cleanup, kafka, postgres
+from onceproof.stack.external.journal import ObjectJournal
+from onceproof.stack.external.kafka import ExternalKafka
+from onceproof.stack.external.names import RunNames
+from onceproof.stack.external.postgres import ExternalPostgres
+from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.external.routes import Routes
+from onceproof.stack.fetch.components import Components
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
+from onceproof.stack.spark import SparkCluster
+from onceproof.stack.toxiproxy.framed import Frames
+from onceproof.stack.toxiproxy.server import ToxiproxyServer
+
+T = TypeVar("T")
+
+
+class ExternalStack:
+    """Implements `onceproof.stack.api.Stack`. Created by `start`; its owner removes what it created."""
+
+    _kafka: ClassVar[type[ExternalKafka]] = ExternalKafka
+    _postgres: ClassVar[type[ExternalPostgres]] = ExternalPostgres
+
+    def __init__(
+        self,
+        components: Components,
+        files: Path,
+        toxiproxy: ToxiproxyServer,
+        frames: Frames,
+        kafka: ExternalKafka,
+        postgres: ExternalPostgres | None,
+        spark: SparkCluster | None,
+        real: Mapping[tuple[str, int], str],
+    ) -> None:
+        """``real``: address and port of each real listener -> what it is."""
+        self.files = files
+        self.frames = frames
+        self.spark = spark
+        self.kafka = kafka
+        self.postgres = postgres
+        self._toxiproxy = toxiproxy
+        self._real = real
+        driver = () if postgres is None else (components.postgres_driver,)
+        self.spark_class_path = (*components.spark_jars, *driver)
+        self.spark_archive = components.spark_archive
+        self.checkpoint_jar = components.checkpoint_jar
+        self.postgres_driver = components.postgres_driver
+        self._components = components
+
+    @classmethod
+    def start(
+        cls,
+        scenario: Scenario,
+        profile: StackProfile,
+        owner: Owner,
+        run_dir: Path,
+        components: Components,
+        timeline: Timeline,
+    ) -> Self:
+        """Check both services and the rights on them, start the proxies, and only then create the run's schema.
+
+        The topics are created later, by `ExternalKafka.create_topic`. Raises `EnvironmentProblem`; nothing remains then.
+        """
+        names = RunNames.of(scenario.stack.prefix)
+        wants_postgres = scenario.stack.postgres is not None
+
+        def timed(service: str, start: Callable[[], T]) -> T:
+            timeline.emit("stack.starting", service=service)
+            began = time.monotonic()
+            started = start()
+            timeline.emit("stack.ready", service=service, seconds=round(time.monotonic() - began, 3))
+            return started
+
+        addresses = timed("kafka", lambda: kafka.check(profile))
+        if wants_postgres:
+            timed("postgres", lambda: postgres.check(profile))
+        (port,) = lease(owner, 1)
+        log = run_dir / "logs" / "toxiproxy.log"
+        toxiproxy = timed(
+            "toxiproxy",
+            lambda: ToxiproxyServer.start(owner, components.toxiproxy_server, log, port, timeline.emit),
+        )
+        frames = Frames(owner, timeline.emit)
+        routes = Routes(owner, profile, toxiproxy, frames)
+        journal = ObjectJournal(names.run, profile.name, *cleanup.addresses(profile))
+        owner.push(lambda: _remove(journal, profile, timeline))
+        brokers = routes.to_brokers(addresses)
+        of_kafka = cls._kafka(profile, names, journal, addresses, brokers, routes.bootstrap, routes.security())
+        of_kafka.check_topics(_topics(scenario))
+        of_postgres = None
+        if wants_postgres:
+            passfile, ca = owner.scratch / "pgpass", routes.authority.ca if routes.authority is not None else None
+            of_postgres = cls._postgres(profile, names, journal, routes.to_postgres(), passfile, ca)
+        spec = scenario.stack.spark
+        spark = None
+        if spec is not None:
+            spark = timed("spark", lambda: SparkCluster.start(spec, owner, run_dir / "logs", components))
+        real = {place: f"broker {id}" for id, address in addresses.items() for place in _places(*address)}
+        for address in profile.kafka.addresses():
+            real |= dict.fromkeys(_places(*address), "a bootstrap address of Kafka")
+        if profile.postgres is not None:
+            real |= dict.fromkeys(_places(*postgres.address(profile.postgres)), "Postgres")
+        stack = cls(components, run_dir / "files", toxiproxy, frames, of_kafka, of_postgres, spark, real)
+        timed("self-test", lambda: selftest.check_cuts(stack.proxies()))
+        if of_postgres is not None:
+            of_postgres.create_schema()
+        return stack
+
+    def proxies(self) -> list[Proxy]:
+        """Every proxy of the stack."""
+        of_kafka = [self.kafka.client_proxy(broker) for broker in self.kafka.brokers]
+        return [*of_kafka, *([self.postgres.proxy] if self.postgres is not None else [])]
+
+    def check_bypass(self, pids: list[int]) -> list[str]:
+        """Connections of these processes, and of executors, straight to the real services, as sentences."""
+        tasks = self.spark.pids() if self.spark is not None else []
+        found = selftest.bypasses(self.frames.guards(), [*pids, *tasks, os.getpid()])
+        for pid in sorted({*pids, *tasks}):
+            with suppress(psutil.NoSuchProcess):
+                for connection in psutil.Process(pid).net_connections("tcp"):
+                    if connection.status != psutil.CONN_ESTABLISHED:
+                        continue
+                    place = (connection.raddr.ip.removeprefix("::ffff:"), connection.raddr.port)
+                    if place in self._real:
+                        found.append(
+                            f"pid {pid} is connected to {place[0]}:{place[1]}, {self._real[place]}, and bypasses its proxy"
+                        )
+        return [*dict.fromkeys(found)]
+
+    def check_health(self) -> None:
+        """Raise `ServiceFailed` or `EnvironmentProblem` if a process of this run ended, or the protocol proxy failed."""
+        if self.spark is not None:
+            self.spark.check_health()
+        self.frames.check()
+        self._toxiproxy.service.check_running()
+
+    def versions(self) -> dict[str, Any]:
+        """Component -> version; of the external services, that they are external."""
+        server = self._components.toxiproxy_server.name
+        return {
+            **{name: version for name, version in self._components.versions.items() if name != "kafka"},
+            server: {"version": self._components.versions[server], "sha256": self._components.hashes[server]},
+            "java": self._components.java.version,
+            "python": platform.python_version(),
+            "pyspark": installed("pyspark"),
+            "confluent-kafka": installed("confluent-kafka"),
+            "kafka": "external",
+            **({"postgres": "external"} if self.postgres is not None else {}),
+        }
+
+
+def _topics(scenario: Scenario) -> dict[str, TopicSpec]:
+    """Every topic that the run will create."""
+    inputs = {spec.topic: TopicSpec(partitions=spec.partitions) for spec in scenario.input}
+    return {**inputs, **scenario.pipeline.prepare.topics}
+
+
+def _remove(journal: ObjectJournal, profile: StackProfile, timeline: Timeline) -> None:
+    """Remove what the run created; what cannot be removed stays in the journal."""
+    for made, why in cleanup.remove(journal.entry.objects, profile):
+        if why is None:
+            journal.forget(made)
+        else:
+            message = f"could not remove {made}: {why}; later: `onceproof cleanup --stack {profile.name}`"
+            timeline.emit("warning", message=message)
+    journal.remove()
+
+
+def _places(host: str, port: int) -> list[tuple[str, int]]:
+    """The IP addresses of a listener. A name that cannot be resolved has none; connecting to it fails anyway."""
+    with suppress(OSError):
+        return [(str(found[4][0]), port) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return []

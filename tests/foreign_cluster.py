@@ -1,0 +1,289 @@
+"""Services as somebody else runs them: Kafka with SASL_SSL and ACLs, Postgres with TLS only. No proxy of ours, own authority.
+
+Only Java, the jars and the supervision of processes come from the stack.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from psycopg import conninfo
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.proxy.authority import RunAuthority
+from onceproof.instruments.proxy.tls import UpstreamTls
+from onceproof.stack.fetch.components import Components
+from onceproof.stack.kafka.clients import client_config
+from onceproof.stack.kafka.node import KafkaProgram
+from onceproof.stack.kafka.settings import FAST_FAILOVER, HOST, LOGGING, jvm_argv
+from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.ports import lease
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-512"]
+
+ADMIN, JOB = ("admin", "admin-secret"), ("job", "job-secret")
+PREFIX = "t-"
+"""The job may use topics, groups and transactional ids that begin with this."""
+
+
+class ForeignKafka:
+    """Three nodes, each broker and controller. `ADMIN` may do anything, `JOB` what the ACLs allow it."""
+
+    def __init__(self, owner: Owner, folder: Path, components: Components) -> None:
+        self.authority = RunAuthority.create(folder / "authority")
+        self._owner = owner
+        self._folder = folder
+        self._program = KafkaProgram(components.java, components.kafka_jars, components.kafka_archive)
+        ports = lease(owner, 9)
+        self._client, self._internal, self._controller = (
+            dict(zip((1, 2, 3), ports[n::3], strict=True)) for n in range(3)
+        )
+        self.nodes: dict[int, Service] = {}
+        self.bootstrap = [(HOST, port) for port in self._client.values()]
+        keystore = folder / "keystore.pem"
+        keystore.touch(0o600)
+        keystore.write_bytes(self.authority.key.read_bytes() + self.authority.certificate.read_bytes())
+        (folder / "log4j2.properties").write_text(LOGGING)
+        for node in self._client:
+            self._properties(node).write_text(self._settings(node, keystore))
+            main = ("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", self._properties(node))
+            assert self._java(f"format-{node}", *main).wait(60) == 0
+        for node in self._client:
+            self.start(node)
+        self.wait_for_brokers()
+        self._admit_job()
+
+    @property
+    def upstream(self) -> UpstreamTls:
+        return UpstreamTls(ssl.create_default_context(cafile=str(self.authority.ca)), None)
+
+    def settings(
+        self,
+        user: tuple[str, str] = JOB,
+        mechanism: Mechanism = "PLAIN",
+        *,
+        ca: Path | None = None,
+        at: str | None = None,
+    ) -> dict[str, Any]:
+        """librdkafka's settings for a client; of the cluster itself unless ``at`` and ``ca`` say otherwise."""
+        return {
+            **client_config(at or ",".join(f"{host}:{port}" for host, port in self.bootstrap)),
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": mechanism,
+            "sasl.username": user[0],
+            "sasl.password": user[1],
+            "ssl.ca.location": str(ca or self.authority.ca),
+        }
+
+    def start(self, node: int) -> None:
+        self.nodes[node] = self._java(f"foreign-{node}", "kafka.Kafka", self._properties(node))
+
+    def kill(self, node: int) -> None:
+        self.nodes[node].kill()
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self.settings(ADMIN))
+
+    def create_topic(self, name: str, partitions: int = 2) -> None:
+        admin = self.admin()  # the call is abandoned when its client is
+        admin.create_topics([NewTopic(name, partitions, 3)])[name].result(30)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The broker that leads; -1 for none."""
+        found = self.admin().list_topics(topic, timeout=10)
+        leader: int = found.topics[topic].partitions[partition].leader
+        return leader
+
+    def _properties(self, node: int) -> Path:
+        return self._folder / f"{node}.properties"
+
+    def _java(self, name: str, *main: str | Path) -> Service:
+        options = [f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"]
+        if self._program.archive is not None:
+            options.append(f"-XX:SharedArchiveFile={self._program.archive}")
+        argv = jvm_argv(self._program.java.path, self._program.jars, options, main)
+        log = self._folder / f"{name}.log"
+        return self._owner.start(name, argv, log=log, cwd=self._folder, stop_signal=signal.SIGKILL)
+
+    def _settings(self, node: int, keystore: Path) -> str:
+        plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        users = " ".join(f'user_{name}="{password}"' for name, password in (ADMIN, JOB))
+        own = "listener.name.foreign"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": node,
+            "log.dirs": self._folder / f"data-{node}",
+            "controller.quorum.voters": ",".join(f"{n}@{HOST}:{port}" for n, port in self._controller.items()),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "INTERNAL",
+            "listeners": f"FOREIGN://{HOST}:{self._client[node]},INTERNAL://{HOST}:{self._internal[node]},"
+            f"CONTROLLER://{HOST}:{self._controller[node]}",
+            "advertised.listeners": f"FOREIGN://{HOST}:{self._client[node]},INTERNAL://{HOST}:{self._internal[node]},"
+            f"CONTROLLER://{HOST}:{self._controller[node]}",
+            "listener.security.protocol.map": "FOREIGN:SASL_SSL,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            f"{own}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            f"{own}.plain.sasl.jaas.config": f"{plain} required {users};",
+            f"{own}.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+            f"{own}.ssl.keystore.type": "PEM",
+            f"{own}.ssl.keystore.location": keystore,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:{ADMIN[0]};User:ANONYMOUS",  # ANONYMOUS: the brokers, on the listeners without SASL
+            "default.replication.factor": 3,
+            "min.insync.replicas": 2,
+            "offsets.topic.replication.factor": 3,
+            "offsets.topic.num.partitions": 3,
+            "transaction.state.log.replication.factor": 3,
+            "transaction.state.log.num.partitions": 3,
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": 0,
+            "log.cleaner.dedupe.buffer.size": 4194304,  # the default takes half of the node's heap
+            **FAST_FAILOVER,
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+    def wait_for_brokers(self) -> None:
+        def all_there() -> bool:
+            for node in self.nodes.values():
+                node.check_running()
+            try:
+                return len(self.admin().list_topics(timeout=2).brokers) == 3
+            except KafkaException:
+                return False
+
+        wait_until("three brokers", all_there, deadline_s=90)
+
+    def _admit_job(self) -> None:
+        admin = self.admin()
+        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        secret = UserScramCredentialUpsertion(JOB[0], scram, JOB[1].encode())
+        kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+        acls = [
+            AclBinding(
+                kind,
+                PREFIX,
+                ResourcePatternType.PREFIXED,
+                f"User:{JOB[0]}",
+                "*",
+                AclOperation.ALL,
+                AclPermissionType.ALLOW,
+            )
+            for kind in kinds
+        ]
+        for done in (*admin.alter_user_scram_credentials([secret]).values(), *admin.create_acls(acls).values()):
+            done.result(30)
+
+
+class ForeignPostgres:
+    """A server with ``ssl=on`` that only accepts TLS. Postgres of the machine: the embedded one is built without TLS."""
+
+    user, password, database = "postgres", "postgres-secret", "postgres"
+
+    def __init__(self, owner: Owner, folder: Path) -> None:
+        found = shutil.which("postgres")
+        if found is None:
+            raise EnvironmentProblem("no Postgres with TLS on this machine", hint="install the package postgresql")
+        binaries = Path(found).resolve().parent
+        self.authority = RunAuthority.create(folder / "authority")
+        (self.port,) = lease(owner, 1)
+        user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        home = owner.temporary_folder()
+        home.chmod(0o755)
+        data = home / "server" / "data"
+        data.parent.mkdir(0o700)
+        if user is not None:
+            os.chown(data.parent, user.pw_uid, user.pw_gid)
+        secret = data.parent / "password"
+        secret.write_text(self.password)
+        for name, source in (("server.key", self.authority.key), ("server.crt", self.authority.certificate)):
+            shutil.copy(source, data.parent / name)
+            (data.parent / name).chmod(0o600)
+        rules = data.parent / "pg_hba.conf"
+        rules.write_text("hostssl all all 127.0.0.1/32 scram-sha-256\n")
+        for path in data.parent.iterdir():
+            if user is not None:
+                os.chown(path, user.pw_uid, user.pw_gid)
+        subprocess.run(
+            [
+                binaries / "initdb",
+                "-D",
+                data,
+                "-U",
+                self.user,
+                f"--pwfile={secret}",
+                "-A",
+                "scram-sha-256",
+                "--no-sync",
+            ],
+            check=True,
+            capture_output=True,
+            user=user and user.pw_name,
+            cwd="/",
+        )
+        options = {
+            "port": self.port,
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+            "ssl": "on",
+            "ssl_cert_file": data.parent / "server.crt",
+            "ssl_key_file": data.parent / "server.key",
+            "hba_file": rules,
+            "wal_level": "logical",
+        }
+        argv = [binaries / "postgres", "-D", data, *(w for k, v in options.items() for w in ("-c", f"{k}={v}"))]
+        self.service = owner.start(
+            "foreign-postgres",
+            argv,
+            log=folder / "postgres.log",
+            cwd=Path("/"),
+            user=user and user.pw_name,
+            stop_signal=signal.SIGQUIT,
+        )
+        wait_until("Postgres to accept connections", self._answers, deadline_s=60)
+
+    @property
+    def upstream(self) -> UpstreamTls:
+        return UpstreamTls(ssl.create_default_context(cafile=str(self.authority.ca)), None)
+
+    def conninfo(self, *, port: int | None = None, ca: Path | None = None, **more: str) -> str:
+        """A connection string that checks the certificate; of the server itself unless ``port`` and ``ca`` say otherwise."""
+        settings = {
+            "host": HOST,
+            "port": port or self.port,
+            "user": self.user,
+            "password": self.password,
+            "dbname": self.database,
+            "sslmode": "verify-full",
+            "sslrootcert": str(ca or self.authority.ca),
+            "connect_timeout": 10,
+        }
+        return conninfo.make_conninfo(**{**settings, **more})
+
+    def _answers(self) -> bool:
+        self.service.check_running()
+        try:
+            psycopg.connect(self.conninfo()).close()
+        except psycopg.OperationalError:
+            return False
+        return True
