@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from onceproof.base.errors import ServiceFailed
 from onceproof.base.timeline import Timeline
-from onceproof.data import Dataset, Record
+from onceproof.data import Record, Records
 from onceproof.scenario.model import InputSpec
 from onceproof.stack.kafka.clients import client_config
 
@@ -54,7 +54,7 @@ class Feeder:
     """
 
     def __init__(
-        self, kafka_bootstrap: str, dataset: Dataset, spec: InputSpec, writer: Ledger, timeline: Timeline
+        self, kafka_bootstrap: str, dataset: Records, spec: InputSpec, writer: Ledger, timeline: Timeline
     ) -> None:
         self._dataset = dataset
         self._spec = spec
