@@ -145,7 +145,7 @@ def test_files_can_be_the_registry(tmp_path: Path) -> None:
     values = [encoder.encode(number, b'{"id": 1, "n": 2}', 0) for number in (1, 2)]
     assert [wire.unframed(value)[0] for value in values] == [3, 4]
     assert [Decoder(chosen).decode(value).document for value in values] == ['{"id":1,"n":7}', '{"id":1,"n":2}']
-    with pytest.raises(UnknownSchema, match="schema id 5 is unknown: stack.registry.files has 3, 4"):
+    with pytest.raises(UnknownSchema, match=r"schema id 5 is unknown: stack\.registry\.files has 3, 4"):
         Decoder(chosen).decode(wire.framed(5, b"\x02"))
     with pytest.raises(UsageError, match="has no id"):
         Encoder(chosen, {1: str(file(tmp_path, "other.avsc", NEW))}, "orders").register()

@@ -75,11 +75,12 @@ def run(stored_run: Any, tmp_path: Path) -> Any:
     return stored_run
 
 
-def both(run: Any, *values: bytes) -> None:
+def both(run: Any, *values: bytes, read: int | None = None) -> None:
+    """Send and put each of them. ``read``: the number of records that the job has read, if it is another one."""
     for value in values:
         run.send("k", value)
         put(run, value)
-    run.progress({0: len(values)})
+    run.progress({0: read or len(values)})
 
 
 def test_columns_have_the_types_of_the_schema(run: Any, tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_columns_have_the_types_of_the_schema(run: Any, tmp_path: Path) -> None:
     with open_case(path) as case:
         inputs = case.inputs.seen()
         types = inputs.types('SELECT * FROM "in"')
-        rows = inputs.rows('SELECT id, amount, at::TEXT AS at FROM "in" ORDER BY id')
+        rows = inputs.rows('SELECT amount FROM "in" ORDER BY id')
     assert types["amount"] == types["note"] == "DECIMAL(30,4)" and types["at"] == "TIMESTAMP WITH TIME ZONE"
     assert types["lines"] == "STRUCT(price DECIMAL(30,4))[]" and "DOUBLE" not in "".join(types.values()), types
     assert [row["amount"] for row in rows] == [Decimal("1.5"), Decimal("12345678901234567890123456.7891")]
@@ -103,10 +104,9 @@ def test_a_difference_in_the_last_digit_is_found(run: Any, tmp_path: Path) -> No
 
 
 def test_a_lost_and_a_repeated_record_are_found(run: Any, tmp_path: Path) -> None:
-    both(run, avro(order("a")), avro(order("b")))
+    both(run, avro(order("a")), avro(order("b")), read=3)
     run.send("k", avro(order("c")))
     put(run, avro(order("b")))
-    run.progress({0: 3})
     assert judge(decoded(run, tmp_path)).anomalies() == {"lost-write": 1, "duplicate": 1}
 
 
@@ -123,10 +123,9 @@ def test_an_output_that_cannot_be_decoded_names_the_record_and_the_cause(run: An
 
 
 def test_an_input_that_cannot_be_decoded_is_reported_and_has_no_fields(run: Any, tmp_path: Path) -> None:
-    both(run, avro(order("a")))
+    both(run, avro(order("a")), read=2)
     run.send("k", b"\x02")
     run.scenario["oracle"]["queries"]["out"] += " WHERE id IS NOT NULL"
-    run.progress({0: 2})
     verdict = judge(decoded(run, tmp_path))
     assert verdict.outcome == "held"
     assert "1 value of input in cannot be decoded, the first at in/0@1: EOFError" in "\n".join(verdict.reasons)
@@ -146,7 +145,7 @@ def test_the_schema_changes_in_the_middle_of_a_run(run: Any, tmp_path: Path) -> 
         run.send("k", new)
         put(run, wire.framed(ids[1], avro(order("a", city="unknown"), NEWER)))
         put(run, new)
-        put(run, wire.framed(9, b""), visibility="open")
+        put(run, wire.framed(9, b""), visibility="aborted")
         run.progress({0: 2})
         path = decoded(run, tmp_path)
     with open_case(path) as case:

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-import requests
-
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.masking import hide, masked
 from onceproof.scenario.formats import RegistrySpec
@@ -152,6 +150,9 @@ class Registry:
         self._url = url
         self._schemas: dict[int, Schema] = {}
         self._ids: dict[tuple[str, str], int] = {}
+        import requests  # a command that asks no registry starts without it
+
+        self._unreachable = requests.RequestException
         self._session = requests.Session()
         self._session.headers["Accept"] = f"{_TYPE}, application/json"
         self._session.auth = credentials
@@ -207,7 +208,7 @@ class Registry:
                 headers={} if body is None else {"Content-Type": _TYPE},
                 timeout=_TIMEOUT_S,
             )
-        except requests.RequestException as error:
+        except self._unreachable as error:
             raise EnvironmentProblem(
                 f"registry {self._url} cannot be reached: {masked(str(error))}",
                 hint="start it, or correct stack.registry",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from onceproof.scenario.base import Model, NumberAsKey
+from onceproof.scenario.kinds import COMPLAINT
 
 #: The values of ``decode`` and ``encode`` that `onceproof.formats` implements.
 FORMATS = ("avro", "protobuf", "json-schema", "debezium")
@@ -33,16 +34,22 @@ class RegistrySpec(Model):
         sources = {"url": self.url, "url_env": self.url_env, "files": self.files}
         given = [name for name, value in sources.items() if value]
         if len(given) != 1:
-            raise ValueError(f"a registry needs one of url, url_env and files, and has {' and '.join(given) or 'none'}")
+            has = " and ".join(given) or "none"
+            raise _complaint(f"a registry needs one of url, url_env and files, and has {has}", "remove the others")
         if self.files and (self.user_env or self.password_env):
-            raise ValueError("files need neither user_env nor password_env")
+            raise _complaint("files of schemas need neither user_env nor password_env", "remove them")
         if (self.user_env is None) != (self.password_env is None):
-            raise ValueError("user_env and password_env belong together")
-        if self.url is not None and "@" in urlsplit(self.url).netloc:
-            raise ValueError("url holds a user or a password: name them by user_env and password_env")
-        if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
-            raise ValueError("url must begin with http:// or https://")
+            raise _complaint("user_env and password_env belong together", "write both, or none")
+        if self.url is not None and "@" in self.url:
+            raise _complaint("the registry's url holds a user or a password", "write user_env and password_env instead")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise _complaint(f"the registry's url is {self.url!r}", "it begins with http:// or https://")
         return self
+
+
+def _complaint(message: str, hint: str) -> PydanticCustomError:
+    """An error that does not quote the value, which may hold a password."""
+    return PydanticCustomError(COMPLAINT, "{message} ({hint})", {"message": message, "hint": hint, "at_key": True})
 
 
 class FormatFields(Model):

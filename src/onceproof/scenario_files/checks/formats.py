@@ -10,7 +10,6 @@ from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.data import open_dataset
-from onceproof.formats.avro import Avro
 from onceproof.formats.codec import Encoder, Settings, parsed
 from onceproof.formats.feed import access_of
 from onceproof.formats.registry import Access, from_file, schema_path
@@ -65,7 +64,9 @@ class _Check:
         name = spec.decode
         given = {"schema": spec.schema_, "message": spec.message, "framed": spec.framed}
         if name not in FORMATS:
-            for field in (field for field, value in given.items() if value is not None):
+            # The feed may need them although a function decodes.
+            unused = not (isinstance(spec, InputSpec) and spec.encode is not None)
+            for field in (field for field, value in given.items() if value is not None and unused):
                 message = f"{field} is only for values with a format, and decode is {name}"
                 yield Complaint((*loc, field), message, f"write `decode: avro` (or another format), or remove {field}")
             return
@@ -130,6 +131,8 @@ class _Check:
 
     def _writer(self, loc: Loc, path: str, settings: Settings) -> list[Complaint]:
         """What is wrong with one schema that writes: its file, or that the scenario's schema cannot read its values."""
+        from onceproof.formats.avro import Avro  # most scenarios have no Avro, and start without its library
+
         if wrong := self._file(loc, path, settings):
             return wrong
         try:
