@@ -1,4 +1,4 @@
-"""A small stand-in for a schema registry: Confluent's REST interface on loopback, as far as the tests need it.
+"""A small server that answers like a schema registry: Confluent's REST interface on loopback, as far as the tests need it.
 
 No registry that runs without containers can be installed, so the client is tried against this one only.
 """

@@ -1,4 +1,4 @@
-"""The client of a schema registry, against a stand-in that speaks Confluent's REST interface (`registry_server`)."""
+"""The client of a schema registry, against a small server that speaks Confluent's REST interface (`registry_server`)."""
 
 from __future__ import annotations
 
@@ -103,6 +103,9 @@ def test_a_registry_that_is_away_or_another_server(server: RegistryServer) -> No
     with pytest.raises(EnvironmentProblem, match="cannot be reached") as found:
         away.open().check()
     assert found.value.exit_code == 4 and found.value.hint is not None
+    server.schemas.append({"name": "another"})
+    with pytest.raises(EnvironmentProblem, match="with something else than a schema: schema: Field required"):
+        Access(server.url).open().by_id(1)
     with pytest.raises(EnvironmentProblem, match="HTTP 404"):
         Access(f"{server.url}/elsewhere").open().check()
 

@@ -62,15 +62,15 @@ def written(folder: Path, made: dict[str, Any]) -> Path:
 
 
 def test_a_scenario_with_formats_is_valid_and_round_trips(tmp_path: Path) -> None:
-    registry = {"files": {1: "old.avsc", 2: "{here}/new.avsc"}}
+    registry = {"files": {1: "{here}/old.avsc", 2: "{here}/new.avsc"}}
     made = scenario(
         stack={"kafka": {}, "registry": registry},
-        input={"schema": "{here}/new.avsc", "schemas": {1: "old.avsc", 51: "new.avsc"}},
+        input={"schema": "{here}/new.avsc", "schemas": {1: "{here}/old.avsc", 51: "{here}/new.avsc"}},
         out={"schema": None, "framed": True},
     )
     path = written(tmp_path, made)
     loaded = load(path)
-    assert loaded.input[0].decode == "avro" and loaded.input[0].schemas == {1: "old.avsc", 51: "new.avsc"}
+    assert loaded.input[0].decode == "avro" and loaded.input[0].schemas == {1: "{here}/old.avsc", 51: "{here}/new.avsc"}
     assert Scenario.model_validate(loaded.to_json()) == loaded
     whole = tmp_path / "whole" / "small.yaml"
     whole.parent.mkdir()
@@ -81,8 +81,8 @@ def test_a_scenario_with_formats_is_valid_and_round_trips(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "made",
     [
-        scenario(input={"encode": "protobuf", "schema": "r.proto", "message": "R"}, out={"decode": "json", "schema": None}),
-        scenario(input={"encode": "json-schema", "schema": "r.json"}, out={"decode": "protobuf", "schema": "r.proto"}),
+        scenario(input={"encode": "protobuf", "schema": "{here}/r.proto", "message": "R"}, out={"decode": "json", "schema": None}),
+        scenario(input={"encode": "json-schema", "schema": "{here}/r.json"}, out={"decode": "protobuf", "schema": "{here}/r.proto"}),
         scenario(input={"encode": "debezium", "schema": None}, out={"decode": "debezium", "schema": None}),
         scenario(input={"decode": "my_package.wire:decode"}),
         scenario(stack={"kafka": {}, "registry": {"url": "http://127.0.0.1:1"}}, out={"schema": None}),
@@ -95,38 +95,39 @@ def test_other_formats_are_valid_and_no_server_is_asked(tmp_path: Path, made: di
 @pytest.mark.parametrize(
     ("made", "why", "fix"),
     [
-        (scenario(input={"schema": "gone.avsc"}), "gone.avsc' does not exist", ""),
-        (scenario(out={"schema": "r.txt"}), "r.txt' is none of .avsc, .proto, .json", "ending of its name"),
-        (scenario(out={"schema": "broken.avsc"}), "broken.avsc' is not an Avro schema", "correct the schema"),
-        (scenario(out={"decode": "protobuf", "schema": "broken.proto"}), "broken.proto' is not a .proto file", ""),
-        (scenario(out={"schema": "r.proto"}), f"r.proto' is {PROTOBUF}, and the format is avro", ""),
-        (scenario(out={"decode": "protobuf", "schema": "r.proto", "message": "Q"}), "has no message 'Q'", "it has R"),
+        (scenario(input={"schema": "{here}/gone.avsc"}), "gone.avsc' does not exist", ""),
+        (scenario(out={"schema": "old.avsc"}), "schema file 'old.avsc' is a relative path", "write '{here}/old.avsc'"),
+        (scenario(out={"schema": "{here}/r.txt"}), "r.txt' is none of .avsc, .proto, .json", "ending of its name"),
+        (scenario(out={"schema": "{here}/broken.avsc"}), "broken.avsc' is not an Avro schema", "correct the schema"),
+        (scenario(out={"decode": "protobuf", "schema": "{here}/broken.proto"}), "broken.proto' is not a .proto file", ""),
+        (scenario(out={"schema": "{here}/r.proto"}), f"r.proto' is {PROTOBUF}, and the format is avro", ""),
+        (scenario(out={"decode": "protobuf", "schema": "{here}/r.proto", "message": "Q"}), "has no message 'Q'", "it has R"),
         (scenario(out={"message": "R"}), "message is only for decode: protobuf", "remove message"),
         (scenario(out={"schema": None}), "decode: avro needs a schema", "add `schema: FILE`"),
         (scenario(out={"framed": True}), "the stack has no registry", "registry: {url"),
         (scenario(out={"decode": "json"}), "schema is only for values with a format", "remove schema"),
         (scenario(out={"decode": "arvo"}), "there is no decoder 'arvo'", "avro"),
         (scenario(input={"decode": "json"}), "values are encoded as avro, and decode is json", "remove decode"),
-        (scenario(input={"encode": None, "schema": None, "schemas": {1: "old.avsc"}}), "the feed writes", "encode"),
+        (scenario(input={"encode": None, "schema": None, "schemas": {1: "{here}/old.avsc"}}), "the feed writes", "encode"),
         (scenario(input={"schema": None}), "encode: avro needs the schema of the first record", "schemas: {1: FILE}"),
-        (scenario(input={"schemas": {101: "new.avsc"}}), "there is no record 101: the input has 100", "smaller number"),
-        (scenario(input={"schema": "strict.avsc"}), "record 1 of in cannot be encoded: field more is missing", "schema"),
+        (scenario(input={"schemas": {101: "{here}/new.avsc"}}), "there is no record 101: the input has 100", "smaller number"),
+        (scenario(input={"schema": "{here}/strict.avsc"}), "record 1 of in cannot be encoded: field more is missing", "schema"),
         (
-            scenario(input={"encode": "json-schema", "schema": "strict.json"}),
+            scenario(input={"encode": "json-schema", "schema": "{here}/strict.json"}),
             "record 1 of in cannot be encoded: field (the value): 'city' is a required property",
             "the data set's record",
         ),
         (
-            scenario(input={"schema": "strict.avsc", "schemas": {1: "old.avsc"}}),
+            scenario(input={"schema": "{here}/strict.avsc", "schemas": {1: "{here}/old.avsc"}}),
             "values of old.avsc cannot be read by strict.avsc: field 'more' of R is not written, and has no default",
             "give the new field a default",
         ),
         (
-            scenario(stack={"kafka": {}, "registry": {"files": {1: "gone.avsc", 2: "old.avsc"}}}),
+            scenario(stack={"kafka": {}, "registry": {"files": {1: "{here}/gone.avsc", 2: "{here}/old.avsc"}}}),
             "gone.avsc' does not exist",
             "",
         ),
-        (scenario(stack={"kafka": {}, "registry": {"files": {1: "new.avsc"}}}), "old.avsc' has no id", "ID: FILE"),
+        (scenario(stack={"kafka": {}, "registry": {"files": {1: "{here}/new.avsc"}}}), "old.avsc' has no id", "ID: FILE"),
         (scenario(stack={"kafka": {}, "registry": {}}), "needs one of url, url_env and files, and has none", "remove"),
         (
             scenario(stack={"kafka": {}, "registry": {"url": "http://me:secret@127.0.0.1:1"}}),
@@ -138,7 +139,7 @@ def test_other_formats_are_valid_and_no_server_is_asked(tmp_path: Path, made: di
             "the environment variable 'NO_SUCH_REGISTRY' is not set",
             "export NO_SUCH_REGISTRY=",
         ),
-        (scenario(input={"encode": "debezium", "schemas": {1: "old.avsc"}, "schema": None}), "without a schema", "remove"),
+        (scenario(input={"encode": "debezium", "schemas": {1: "{here}/old.avsc"}, "schema": None}), "without a schema", "remove"),
     ],
 )  # fmt: skip
 def test_a_mistake_names_the_value_and_the_fix(tmp_path: Path, made: dict[str, Any], why: str, fix: str) -> None:

@@ -20,6 +20,8 @@ OPERATIONS = ("c", "u", "d", "r", "t", "m")
 #: The column of the operation in an output, named as by Debezium's own ``ExtractNewRecordState``.
 OPERATION = "__op"
 
+#: What Connect's JSON converter puts around an event.
+_AROUND = ("schema", "payload")
 _EPOCH = datetime(1970, 1, 1)
 _DAY = date(1970, 1, 1)
 #: Connect's logical type -> microseconds per unit, and DuckDB's type.
@@ -40,9 +42,9 @@ _NAME_OF_PRECISION = "connect.decimal.precision"
 
 def unwrapped(value: Any) -> tuple[Any, dict[Path, str]]:
     """The envelope in a value, and the types of its fields as far as a Connect schema names them. Raises `ValueError`."""
-    if isinstance(value, Mapping) and value.keys() == {"schema", "payload"}:
-        schema = value["schema"] or {}
-        return _typed(schema, value["payload"], "payload"), dict(_types(schema, ()))
+    if isinstance(value, Mapping) and value.keys() == {*_AROUND}:
+        schema, payload = (value[name] for name in _AROUND)
+        return _typed(schema, payload, "payload"), dict(_types(schema, ()))
     return value, {}
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from pydantic import BaseModel, Field, ValidationError
+
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.masking import hide, masked
 from onceproof.scenario.formats import RegistrySpec
@@ -143,6 +145,20 @@ class Access:
         return Registry(bare, None if password is None else (user or "", password))
 
 
+class _Reference(BaseModel):
+    name: str
+    subject: str
+    version: int
+
+
+class _Registered(BaseModel):
+    """A registry's answer for one schema."""
+
+    text: str = Field(alias="schema")
+    kind: str = Field(AVRO, alias="schemaType")
+    references: list[_Reference] = []
+
+
 class Registry:
     """A client of a registry server."""
 
@@ -162,10 +178,11 @@ class Registry:
 
     def by_id(self, schema_id: int) -> Schema:
         if schema_id not in self._schemas:
-            answer = self._call("GET", f"/schemas/ids/{schema_id}", found=lambda: self._unknown(schema_id))
+            path = f"/schemas/ids/{schema_id}"
+            answer = self._registered(path, self._call("GET", path, found=lambda: self._unknown(schema_id)))
             references: dict[str, str] = {}
             self._collect(answer, references)
-            self._schemas[schema_id] = _schema(answer, references)
+            self._schemas[schema_id] = Schema(answer.kind, answer.text, tuple(references.items()))
         return self._schemas[schema_id]
 
     def id_of(self, subject: str, schema: Schema) -> int:
@@ -184,19 +201,30 @@ class Registry:
     def _unknown(self, schema_id: int) -> Exception:
         return UnknownSchema(f"schema id {schema_id} is unknown to registry {self._url}")
 
-    def _collect(self, answer: Mapping[str, Any], found: dict[str, str]) -> None:
+    def _registered(self, path: str, answer: Any) -> _Registered:
+        try:
+            return _Registered.model_validate(answer)
+        except ValidationError as error:
+            why = error.errors()[0]
+            where = ".".join(map(str, why["loc"]))
+            raise EnvironmentProblem(
+                f"registry {self._url} answered {path} with something else than a schema: {where}: {why['msg']}",
+                hint="is this the address of a schema registry?",
+            ) from None
+
+    def _collect(self, answer: _Registered, found: dict[str, str]) -> None:
         """Add the schemas to which a schema refers, deepest first."""
-        for reference in answer.get("references") or ():
-            name, subject, version = reference["name"], reference["subject"], reference["version"]
-            if name in found:
+        for reference in answer.references:
+            if reference.name in found:
                 continue
             if len(found) >= _MOST_REFERENCES:
                 raise EnvironmentProblem(
                     f"registry {self._url}: more than {_MOST_REFERENCES} references below one schema"
                 )
-            used = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
+            path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            used = self._registered(path, self._call("GET", path))
             self._collect(used, found)
-            found[name] = str(used["schema"])
+            found[reference.name] = used.text
 
     def _call(self, method: str, path: str, body: Any = None, *, found: Any = None) -> Any:
         """The answer as JSON. ``found`` makes the error for an answer 404. Raises `EnvironmentProblem` for all others."""
@@ -239,10 +267,6 @@ class Registry:
                 hint="is this the address of a schema registry?",
             )
         return content
-
-
-def _schema(answer: Mapping[str, Any], references: Mapping[str, str]) -> Schema:
-    return Schema(str(answer.get("schemaType") or AVRO), str(answer["schema"]), tuple(references.items()))
 
 
 def _short(content: Any) -> str:

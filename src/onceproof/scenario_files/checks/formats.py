@@ -20,6 +20,8 @@ from onceproof.scenario.problem import Complaint, Loc
 
 def complaints(scenario: Scenario, here: Path, *, fed: bool = True) -> list[Complaint]:
     """Everything wrong with the formats of a scenario. ``fed``: its inputs will be fed. Asks no registry server."""
+    if relative := [*_relative_paths(scenario)]:
+        return relative
     check = _Check(scenario, here)
     found = [*check.registry()]
     for index, spec in enumerate(scenario.input):
@@ -28,6 +30,21 @@ def complaints(scenario: Scenario, here: Path, *, fed: bool = True) -> list[Comp
     for name, output in scenario.outputs.items():
         found += check.decoding(("outputs", name), output)
     return found
+
+
+def _relative_paths(scenario: Scenario) -> Iterator[Complaint]:
+    """Paths that another folder would change: a resolved scenario, or one that a run stores, may be put anywhere."""
+    registry = scenario.stack.registry
+    named: list[tuple[Loc, str]] = []
+    named += [(("stack", "registry", "files", n), file) for n, file in (registry.files if registry else {}).items()]
+    specs: list[tuple[Loc, FormatFields]] = [(("input", index), spec) for index, spec in enumerate(scenario.input)]
+    specs += [(("outputs", name), output) for name, output in scenario.outputs.items()]
+    named += [((*loc, "schema"), spec.schema_) for loc, spec in specs if spec.schema_ is not None]
+    for index, fed in enumerate(scenario.input):
+        named += [(("input", index, "schemas", number), file) for number, file in fed.schemas.items()]
+    for loc, file in named:
+        if not file.startswith(("{here}", "/")):
+            yield Complaint(loc, f"schema file {file!r} is a relative path", f"write '{{here}}/{file}'")
 
 
 class _Check:
