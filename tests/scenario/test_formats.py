@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from onceproof.base.errors import ScenarioError
 from onceproof.formats.registry import PROTOBUF
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import load, load_to_judge, resolved
+from onceproof.scenario_files.load import load, load_file, load_to_judge, resolved, warnings
 
 OLD = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "key", "type": "string"}]}
 NEW = {**OLD, "fields": [*OLD["fields"], {"name": "seq", "type": "long", "default": 0}]}  # type: ignore[misc]
@@ -110,7 +110,6 @@ def test_other_formats_are_valid_and_no_server_is_asked(tmp_path: Path, made: di
         (scenario(input={"decode": "json"}), "values are encoded as avro, and decode is json", "remove decode"),
         (scenario(input={"encode": None, "schema": None, "schemas": {1: "{here}/old.avsc"}}), "the feed writes", "encode"),
         (scenario(input={"schema": None}), "encode: avro needs the schema of the first record", "schemas: {1: FILE}"),
-        (scenario(input={"schemas": {101: "{here}/new.avsc"}}), "there is no record 101: the input has 100", "smaller number"),
         (scenario(input={"schema": "{here}/strict.avsc"}), "record 1 of in cannot be encoded: field more is missing", "schema"),
         (
             scenario(input={"encode": "json-schema", "schema": "{here}/strict.json"}),
@@ -149,6 +148,24 @@ def test_a_mistake_names_the_value_and_the_fix(tmp_path: Path, made: dict[str, A
     assert "secret" not in str(found.value)
     assert all(problem.place.line > 1 for problem in found.value.problems)
     assert found.value.exit_code == 2
+
+
+def test_a_schema_that_no_record_is_written_with_is_a_warning(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        scenario(input={"schema": "{here}/new.avsc", "schemas": {1: "{here}/old.avsc", 101: "{here}/new.avsc"}}),
+    )
+    (found,) = [problem for problem in warnings(load_file(path)) if "record" in problem.message]
+    assert "there is no record 101: the input has 100 records" in found.message
+
+
+def test_the_messages_of_consumers_are_not_encoded(tmp_path: Path) -> None:
+    path = written(tmp_path, scenario())
+    spec = {"topic": "orders", "dataset": "messages", "partitions": 1, "encode": "avro", "schema": "{here}/old.avsc"}
+    with path.open("w") as file:
+        YAML().dump({"base": "ack-lost-duplicates", "input": [spec]}, file)
+    with pytest.raises(ScenarioError, match="encode is for the input of a Spark job"):
+        load(path)
 
 
 def test_a_scenario_that_only_judges_needs_no_data_set(tmp_path: Path) -> None:
