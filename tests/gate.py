@@ -14,6 +14,7 @@ from onceproof.scenario_files.load import find, load, names
 SCENARIOS = frozenset(
     {
         "aborted-input-uncommitted",  # aborted-input; aborted-read
+        "avro-orders-to-topic",  # Avro in and out, and a change of the schema
         "checkpoint-metadata-lost-query-id",  # checkpoint-damage
         "effectively-once",  # crash, partition, lost-ack and reject, and it is held
         "executor-crash",  # crash of an executor, on a cluster

@@ -15,7 +15,7 @@ LINKED = ("chaos", "sinks", "checkers", "reports")
 
 #: In the order of a run. `imports` is the other way to get a history: from data that onceproof did not record.
 ORDER = (
-    *("base", "values", "sinks", "scenario", "data"),
+    *("base", "values", "sinks", "scenario", "data", "formats"),
     *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos", "kinds"),
     *("oracle", "judge", "expectation", "checkers", "reports"),
     *("scenario_files", "imports", "run", "qualify", "explore", "cli"),

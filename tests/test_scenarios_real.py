@@ -83,6 +83,7 @@ def test_a_naive_twins_duplicates_are_attributed_to_the_struck_batch(run_once: R
         ("naive-plane-sessions", "plane-sessions"),
         ("naive-flights-with-weather", "flights-with-weather"),
         ("naive-flights-with-versions", "flights-with-versions"),
+        ("naive-avro-orders", "avro-orders"),
         ("naive-orders-with-payments", "orders-with-payments"),
         ("naive-stragglers", "stragglers"),
         ("zombie-driver-unfenced", "zombie-driver"),

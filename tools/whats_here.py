@@ -16,7 +16,13 @@ PAGE = ROOT / "docs" / "whats-here.md"
 #: In the order of a run, as in `tests/test_rooms.py`. A package that is not named here follows the package that contains it.
 ORDER = [
     *("src/onceproof", "src/onceproof/cli", "src/onceproof/base", "src/onceproof/values", "src/onceproof/scenario"),
-    *("src/onceproof/scenario_files", "scenarios/jobs", "scenarios/jobs/foreign", "src/onceproof/data"),
+    *(
+        "src/onceproof/scenario_files",
+        "scenarios/jobs",
+        "scenarios/jobs/foreign",
+        "src/onceproof/data",
+        "src/onceproof/formats",
+    ),
     *(
         "src/onceproof/instruments",
         "src/onceproof/stack",

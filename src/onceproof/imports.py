@@ -28,6 +28,7 @@ from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
+from onceproof.formats.feed import check_registry
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.history.run_record import OutputRecord, StoredScenario
@@ -83,6 +84,7 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
         hint = "an imported history needs an oracle that uses only the input: sql, identity, python or batch"
         raise UsageError("oracle reference runs the pipeline again, and an import runs no pipeline", hint=hint)
     _check_names(scenario, sources)
+    check_registry(scenario, scenario_path.resolve().parent)
     conninfo = _conninfo(sources.postgres_env)
     hidden = [*of_environment(scenario.pipeline.secrets), *filter(None, [conninfo])]
     with private_files(), hiding(hidden), _directory(runs_dir) as directory:

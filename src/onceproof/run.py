@@ -15,6 +15,7 @@ from onceproof.base.process import attentive
 from onceproof.base.timeline import Listener
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
+from onceproof.formats.feed import check_registry
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import private_files
 from onceproof.history.writer import HistoryWriter
@@ -68,6 +69,7 @@ def execute(execution: Execution, start: Start | None = None) -> None:
     """
     kind = kind_of(execution.scenario)
     execution.begins()
+    check_registry(execution.scenario, execution.here)
     execution.phase("fetch")
     start = start or kind.fetch(execution.scenario, survey=execution.survey, profile=execution.profile)
     with attentive(), Owner() as owner, HistoryWriter(execution.directory.path) as writer:

@@ -22,18 +22,22 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class Dataset(Protocol):
-    about: ClassVar[str]
-    Options: ClassVar[type[BaseModel]]
-    """Validated ``options:`` of the scenario's input."""
-
-    def __init__(self, options: Any, *, seed: int) -> None: ...
+class Records(Protocol):
+    """What a feed needs of a data set."""
 
     def rows(self) -> int:
         """The number of records."""
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Records [start, stop) in order, as a stream that is never completely in memory."""
+
+
+class Dataset(Records, Protocol):
+    about: ClassVar[str]
+    Options: ClassVar[type[BaseModel]]
+    """Validated ``options:`` of the scenario's input."""
+
+    def __init__(self, options: Any, *, seed: int) -> None: ...
 
     @classmethod
     def tables(cls) -> Mapping[str, str]:

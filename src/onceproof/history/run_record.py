@@ -242,17 +242,30 @@ class ExpectationRecord(Part):
     )
 
 
+class DecodeProblem(Part):
+    """A value that cannot be decoded."""
+
+    topic: str = Field(description="the topic")
+    partition: int = Field(description="the partition")
+    offset: int = Field(description="the offset")
+    cause: str = Field(description="why it cannot be decoded")
+
+
 class DecodeNote(Part):
-    decode: Annotated[str | None, Loose] = Field(None, description="the function, as the scenario names it")
+    decode: Annotated[str | None, Loose] = Field(None, description="the format or function, as the scenario names it")
     undecodable: Annotated[int | None, _count] = Field(None, description="number of values that it could not decode")
     first: Annotated[str | None, Loose] = Field(None, description="position of the first such value, and the error")
+    problems: Annotated[list[DecodeProblem], Loose] = Field([], description="a format: the first of these values")
+    types: Annotated[dict[str, str], _object] = Field(
+        {}, description="a format: path of a field, as a JSON list -> DuckDB's type, if JSON does not show it"
+    )
 
 
 _Notes = Annotated[dict[str, Annotated[DecodeNote | None, _object_or_null]], _object]
 
 
 class DecodedRecord(Part):
-    """How functions that decode values fared."""
+    """How formats and functions that decode values fared."""
 
     failed: TextOrNull = Field(None, description="why no value was decoded")
     inputs: _Notes = Field({}, description="input topic -> what was decoded")
@@ -314,7 +327,7 @@ class RunRecord(Part):
         None, description="input topic -> partition -> its end offset"
     )
     decoded: Annotated[DecodedRecord | None, _object_or_null] = Field(
-        None, description="how functions that decode values fared"
+        None, description="how formats and functions that decode values fared"
     )
     expectation: Annotated[ExpectationRecord | None, _object_or_null] = Field(
         None, description="how an oracle that runs code fared"

@@ -23,6 +23,7 @@ from onceproof.history.run_record import JobRecord, RunRecord
 from onceproof.judge import batches, ledger
 from onceproof.judge.case import record_key
 from onceproof.judge.case.case import Case
+from onceproof.judge.case.sources import undecodable_inputs
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import allowance, breaks, needs, undecided, unjudged
 from onceproof.judge.findings import NO_FAULT, VERDICT_FILE, FaultReport, Finding, Outcome, Verdict
@@ -208,6 +209,7 @@ class _Evidence:
             silence = f"{scenario.limits.stuck_s:g} s of silence"
             reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
         reasons = [*reasons, *(note for _, note in self.case.open_watermarks("none"))]
+        reasons += undecodable_inputs(self.case)
         own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
         return Verdict(
             scenario=scenario.name,

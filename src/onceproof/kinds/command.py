@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.timeline import Timeline
-from onceproof.data import datasets, open_dataset
+from onceproof.data import datasets
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import reads_frames, strikes_tasks
 from onceproof.faults.controller import FaultController
 from onceproof.faults.survey import watch
+from onceproof.formats.feed import fed_records
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
@@ -122,7 +123,7 @@ class SparkJob:
         self._feeders = [
             Feeder(
                 stack.kafka.harness_client(),
-                open_dataset(spec.dataset, spec.options, seed=scenario.seed),
+                fed_records(scenario, spec, execution.here),
                 spec,
                 writer,
                 timeline,

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from onceproof.base.errors import ServiceFailed
 from onceproof.base.timeline import Timeline
-from onceproof.data import Dataset, Record
+from onceproof.data import Record, Records
 from onceproof.scenario.model import InputSpec
 
 _LEDGER_ROWS = 4096
@@ -55,7 +55,7 @@ class Feeder:
     def __init__(
         self,
         client: Mapping[str, Any],
-        dataset: Dataset,
+        dataset: Records,
         spec: InputSpec,
         writer: Ledger,
         timeline: Timeline,

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 
 class Model(BaseModel):
     """Base of every part of a scenario: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def _key_as_number(key: Any) -> Any:
+    """A mapping's keys arrive as text, because `onceproof.scenario_files.explain` goes through JSON."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
+
+
+NumberAsKey = Annotated[PositiveInt, BeforeValidator(_key_as_number)]
 
 
 class Position(Model):

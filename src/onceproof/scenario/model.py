@@ -19,7 +19,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from onceproof.base.registry import Registry
 from onceproof.scenario import kinds
-from onceproof.scenario.base import AnyFaultSpec, Model, Position
+from onceproof.scenario.base import AnyFaultSpec, Model, NumberAsKey, Position
+from onceproof.scenario.formats import Encode, FormatFields, RegistrySpec
 from onceproof.scenario.outputs import Claim, OutputSpec
 from onceproof.scenario.points import Point
 
@@ -62,13 +63,14 @@ class StackSpec(Model):
         default=None, description="a standalone Spark: write {} to have one (default: local mode)"
     )
     amqp: AmqpStack | None = Field(default=None, description="an AMQP 0-9-1 broker for consumers: write {} to have one")
+    registry: RegistrySpec | None = Field(default=None, description="where the schemas of framed values are")
 
 
 #: More partitions of one topic only slow down brokers that share one machine.
 Partitions = Annotated[int, Field(ge=1, le=256)]
 
 
-class InputSpec(Model):
+class InputSpec(FormatFields):
     topic: str = Field(description="the topic to feed (for consumers of an AMQP broker: the queue)")
     dataset: str = Field(description="where its records come from: `onceproof list datasets`")
     rows: PositiveInt | None = Field(
@@ -79,7 +81,22 @@ class InputSpec(Model):
         10, description="number of parts to feed it in; each is sent after the job has committed the previous one"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="options: `onceproof list datasets NAME`")
-    decode: str = Field("json", description="how a value becomes columns: json, string, bytes or module:function")
+    encode: Encode | None = Field(
+        None,
+        description="feed the JSON values of the data set in this format, and decode them so (default: as they are)",
+    )
+    schemas: dict[NumberAsKey, str] = Field(
+        default_factory=dict,
+        description="with encode: number of a record, from 1 -> file of the schema with which it and later ones are written "
+        "(default: schema, for all)",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decode_as_encoded(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("encode") is not None and "decode" not in data:
+            return {**data, "decode": data["encode"]}
+        return data
 
 
 class TopicSpec(Model):
@@ -115,14 +132,6 @@ class Prepare(Model):
     )
 
 
-def _key_as_number(key: Any) -> Any:
-    """A mapping's keys arrive as text, because `onceproof.scenario_files.explain` goes through JSON."""
-    return int(key) if isinstance(key, str) and key.isdecimal() else key
-
-
-_NumberAsKey = Annotated[PositiveInt, BeforeValidator(_key_as_number)]
-
-
 class RetrySpec(Model):
     """A retry topic: a message whose effect was refused waits there while its consumer takes the next one."""
 
@@ -155,7 +164,7 @@ class ConsumersSpec(Model):
     )
     every: PositiveInt = Field(1, description="ticks between publishing one message and the next")
     work: PositiveInt = Field(1, description="ticks of work on each message, except those under slow")
-    slow: dict[_NumberAsKey, PositiveInt] = Field(
+    slow: dict[NumberAsKey, PositiveInt] = Field(
         default_factory=dict, description="messages that take longer: number of the message, from 1 -> ticks of work"
     )
     on_refusal: Literal["again", "release", "retry-topic"] = Field(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from onceproof.scenario.base import Model
+from onceproof.scenario.formats import FormatFields
 
 
 class Claim(Model):
@@ -53,7 +54,7 @@ class Tolerance(Model):
     relative: Annotated[float, Field(ge=0)] = Field(0.0, description="as a fraction of the expected number")
 
 
-class OutputSpec(Model):
+class OutputSpec(FormatFields):
     topic: str | None = Field(None, description="the output is this Kafka topic (of AMQP consumers: this queue)")
     table: str | None = Field(None, description="the output is this Postgres table")
     kind: Literal["append", "upsert", "changelog"] = Field(
@@ -80,7 +81,6 @@ class OutputSpec(Model):
         default_factory=list, description="columns that may differ on a replay (load times, generated ids)"
     )
     tolerance: dict[str, Tolerance] = Field(default_factory=dict, description="numeric column -> how far it may be off")
-    decode: str = Field("json", description="how a Kafka value becomes columns: json, string, bytes or module:function")
     source: Source | None = Field(None, description="columns with the position of a row's input record")
     query: str | None = Field(
         None, description="checkpoint folder of the query that writes the output (needed only if there are several)"

@@ -17,7 +17,7 @@ from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged, whole
 from onceproof.scenario_files.assemble import assemble
-from onceproof.scenario_files.checks import crosscheck, doubts, external
+from onceproof.scenario_files.checks import crosscheck, doubts, external, formats
 from onceproof.scenario_files.document import Document
 from onceproof.scenario_files.explain import shortened
 from onceproof.scenario_files.merge import Merged, merge
@@ -130,7 +130,8 @@ def warnings(loaded: LoadedScenario) -> list[Problem]:
     from onceproof.scenario_files.checks import rehearsal  # opens databases, which `load` does not need
 
     here = loaded.path.absolute().parent
-    found = [*doubts.warnings(loaded.scenario, here), *rehearsal.warnings(loaded.scenario)]
+    found = [*doubts.warnings(loaded.scenario, here), *formats.warnings(loaded.scenario)]
+    found += rehearsal.warnings(loaded.scenario)
     return _problems(loaded.source, found, blame=False)
 
 

@@ -19,6 +19,7 @@ exactly the snapshot (as a multiset). Otherwise the rows have no positions, and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from onceproof.base.errors import NotEvaluated
@@ -99,7 +100,7 @@ def unreadable(case: Case, name: str) -> str:
 
 
 def check_decoded(case: Case) -> None:
-    """Put outputs whose values a function should have decoded, and did not, into ``case.unreadable``."""
+    """Put outputs whose values a format or a function should have decoded, and did not, into ``case.unreadable``."""
     for output, spec in case.scenario.outputs.items():
         if spec.topic is not None and decoders.needs_code(spec.decode):
             decoded = case.run.decoded
@@ -111,6 +112,17 @@ def check_decoded(case: Case) -> None:
                     )
             except NotEvaluated as gap:
                 case.unreadable[output] = f"outputs: {output}: decode: {gap}"
+
+
+def undecodable_inputs(case: Case) -> Iterator[str]:
+    """A sentence for each input with committed values that a format cannot decode: the oracle sees these records without fields."""
+    decoded = case.run.decoded
+    for topic, note in (decoded.inputs if decoded is not None else {}).items():
+        if note is not None and note.problems:
+            first = note.problems[0]
+            values = times(note.undecodable or len(note.problems), "value")
+            where = f"{first.topic}/{first.partition}@{first.offset}"
+            yield f"{values} of input {topic} cannot be decoded, the first at {where}: {first.cause}"
 
 
 def rewritten(case: Case, output: str) -> bool:

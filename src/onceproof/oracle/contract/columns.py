@@ -13,19 +13,22 @@ all fields. Types follow from all values, not from a sample, and keep every digi
 
 Fields whose names differ only by case get columns of other names (`onceproof.values.documents`).
 
-This is so for an input with ``decode: json``, and for the dicts of a decoder function (`onceproof.oracle.contract.decoders`).
+If a schema gives a field a type that JSON does not show (a decimal, a time), the column has that type.
+
+This is so for an input with ``decode: json``, and for the records of a format and the dicts of a decoder function (`onceproof.oracle.contract.decoders`).
 ``string`` and ``bytes`` give one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from onceproof.formats.values import ANY
 from onceproof.history.database import Connection
 from onceproof.oracle.contract import decoders
 from onceproof.oracle.contract.query import as_decimals
@@ -82,9 +85,28 @@ def of_topic(records: Connection, spec: InputSpec, name: str, oracle: OracleSpec
     if code is not None:
         source, text = f"read_parquet({literal(str(code))})", "document"
     committed = f"FROM {source} WHERE {COMMITTED} AND topic = {literal(spec.topic)}"
-    read = _columns(records, text, committed, _decimals(oracle))
+    read = _columns(records, text, committed, _Asked(_decimals(oracle), decoders.types_of(records.run.decoded, spec)))
     fields = read.expression(text) if read.columns else None
     return Topic(name, spec.topic, source, (meta, *read.columns), fields, read.renamed)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The types that fields must have, whatever their values."""
+
+    decimals: Collection[str]
+    """Columns, in lower case, that the oracle casts to decimals."""
+    types: Mapping[documents.Path, str]
+    """Types that a schema gives. ``*`` in a path stands for any key of a map."""
+
+    def type_at(self, path: documents.Path) -> str | None:
+        exact = self.types.get(path)
+        if exact is not None or not self.types:
+            return exact or None
+        for pattern, kind in self.types.items():
+            if len(pattern) == len(path) and all(one in (other, ANY) for one, other in zip(pattern, path, strict=True)):
+                return kind or None
+        return None
 
 
 @dataclass(frozen=True)
@@ -103,7 +125,7 @@ class _Read:
         return f"TRY(json_transform({text}, {literal(json.dumps(self.structure))}))"
 
 
-def _columns(records: Connection, text: str, source: str, asked: Collection[str]) -> _Read:
+def _columns(records: Connection, text: str, source: str, asked: _Asked) -> _Read:
     found, repeated = _fields(records, text, source)
     found = {name: kind for name, kind in found.items() if name.lower() not in _META}
     numbers = _numbers(records, text, source, found, asked)
@@ -127,7 +149,7 @@ def _columns(records: Connection, text: str, source: str, asked: Collection[str]
     )
 
 
-def _structure_of(kind: Any, path: documents.Path, numbers: documents.Numbers | None, asked: Collection[str]) -> Any:
+def _structure_of(kind: Any, path: documents.Path, numbers: documents.Numbers | None, asked: _Asked) -> Any:
     """Return the structure with which DuckDB reads a value; None if no structure keeps everything, so that the value stays JSON."""
     if isinstance(kind, dict):
         inner = {name: _structure_of(kind[name], (*path, name), numbers, asked) for name in sorted(kind)}
@@ -135,24 +157,28 @@ def _structure_of(kind: Any, path: documents.Path, numbers: documents.Numbers | 
     if isinstance(kind, list):
         element = _structure_of(kind[0], (*path, None), numbers, asked)
         return None if element is None else [element]
+    if isinstance(kind, str) and (known := asked.type_at(path)) is not None:
+        return known
     if kind == "JSON":
         return kind if numbers is None or all(digits.exact_as_double for digits in numbers.below(path)) else None
     if kind not in (*_WHOLE, "DOUBLE"):
         return "VARCHAR" if kind == "NULL" else kind
     digits = numbers.at.get(path) if numbers is not None else None
-    if kind == "DOUBLE" and (digits is None or (digits.exact_as_double and str(path[0]).lower() not in asked)):
+    if kind == "DOUBLE" and (digits is None or (digits.exact_as_double and str(path[0]).lower() not in asked.decimals)):
         return kind
     found = "BIGINT" if digits is None else digits.type(whole_numbers=kind in _WHOLE)
     return None if found == "JSON" else found
 
 
 def _numbers(
-    records: Connection, text: str, source: str, fields: dict[str, Any], asked: Collection[str]
+    records: Connection, text: str, source: str, fields: dict[str, Any], asked: _Asked
 ) -> documents.Numbers | None:
     """Return the digits of all numbers in the values; None if all numbers fit the types that DuckDB found."""
     kinds = set(_leaves(fields))
     # Read all documents with objects in them: it is the only way to see whether a nested name occurs twice.
-    if _has_objects(fields) or any(kind == "DOUBLE" and name.lower() in asked for name, kind in fields.items()):
+    if _has_objects(fields) or any(
+        kind == "DOUBLE" and name.lower() in asked.decimals for name, kind in fields.items()
+    ):
         return _read_numbers(records, f"SELECT {text} {source}")
     if not kinds & {*_WHOLE, "DOUBLE", "JSON"}:
         return None

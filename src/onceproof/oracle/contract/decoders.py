@@ -1,4 +1,4 @@
-"""Decoders: how a Kafka value becomes columns. The judge has the built-in ones; a function runs when the run has ended.
+"""Decoders: how a Kafka value becomes columns. The judge has the built-in ones; formats and functions run when the run has ended.
 
 ==================  ====================================================================================
 ``decode``          columns
@@ -6,19 +6,22 @@
 ``json``            the fields of the JSON object
 ``string``          one column ``value``: the value as text
 ``bytes``           one column ``value``: the bytes
+a format            the fields of the record: ``avro``, ``protobuf``, ``json-schema``, ``debezium`` (`onceproof.formats`)
 ``module:function``  those of the dict that the function makes of the bytes; also ``{here}/file.py:function``
 a name              the same, with the function that a package registers under entry point ``onceproof.decoders``
 ==================  ====================================================================================
 
-What a function makes of a value is stored, so that the judge runs no code (`onceproof.expectation.decode`). For an output it is in
+What a format or a function makes of a value is stored, so that the judge runs no code (`onceproof.expectation.decode`). For an output it is in
 column ``content`` of table ``output``, with the bytes in ``raw``. For an input topic it is in column ``document`` of
 ``history/decoded/TOPIC.parquet`` (the name percent-encoded), which holds all columns of the topic's rows of table ``input``.
 ``run.json`` has ``decoded``: ``failed`` (a text or null), ``outputs`` and ``inputs``, each name -> ``decode``, ``undecodable`` (number
-of values) and ``first`` (the place of the first of them, and the error).
+of values) and ``first`` (the place of the first of them, and the error); for a format also ``problems``, the first of them with topic,
+partition, offset and cause, and ``types``, DuckDB's types of fields whose type JSON does not show.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -29,6 +32,7 @@ from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.base.user_code import name_problem
 from onceproof.history.run_record import DecodedRecord, DecodeNote
+from onceproof.scenario.formats import FORMATS
 
 if TYPE_CHECKING:
     from onceproof.history.database import Connection
@@ -40,16 +44,17 @@ GROUP = "onceproof.decoders"
 
 def problem(decode: str) -> tuple[str, str | None] | None:
     """Return why this text does not name a decoder, as message and hint; None if it does. No function is loaded."""
-    if decode in BUILT_IN or ":" in decode:
-        why = None if decode in BUILT_IN else name_problem(decode)
+    if decode in (*BUILT_IN, *FORMATS) or ":" in decode:
+        why = None if ":" not in decode else name_problem(decode)
         return None if why is None else (f"decode: {why}", None)
-    known = [*BUILT_IN, *sorted(entry.name for entry in entry_points(group=GROUP))]
+    known = [*BUILT_IN, *FORMATS, *sorted(entry.name for entry in entry_points(group=GROUP))]
     if decode in known:
         return None
     return f"decode: there is no decoder {decode!r}", f"{suggest(decode, known)} (a function is named module:function)"
 
 
 def needs_code(decode: str) -> bool:
+    """Whether it is a format or a function, which runs when the run has ended, and not one of the judge's own."""
     return decode not in BUILT_IN
 
 
@@ -68,6 +73,12 @@ def decoded_input(records: Connection, spec: InputSpec) -> Path:
     except NotEvaluated as gap:
         raise NotEvaluated(f"input: {spec.topic}: decode: {gap}") from None
     return path
+
+
+def types_of(decoded: DecodedRecord | None, spec: InputSpec) -> dict[tuple[str | None, ...], str]:
+    """Path of a field -> DuckDB's type, for fields whose type a schema says and JSON does not show."""
+    found = decoded.inputs.get(spec.topic) if decoded is not None else None
+    return {} if found is None else {tuple(json.loads(path)): kind for path, kind in found.types.items()}
 
 
 def note(decoded: DecodedRecord | None, notes: Mapping[str, DecodeNote | None], name: str, decode: str) -> DecodeNote:

@@ -30,7 +30,7 @@ from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
-from onceproof.scenario_files.checks import names, output_models
+from onceproof.scenario_files.checks import formats, names, output_models
 from onceproof.stores.contract import store_of
 
 
@@ -53,6 +53,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
         *_oracle_code(scenario),
         *_oracle_files(scenario, here),
         *_decoder_files(scenario, here),
+        *formats.complaints(scenario, here),
     ]
 
 
@@ -95,6 +96,7 @@ def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
         *_specs(scenario),
         *_oracle_files(scenario, here),
         *_decoder_files(scenario, here),
+        *formats.complaints(scenario, here, fed=False),
     ]
 
 

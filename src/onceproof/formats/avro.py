@@ -1,0 +1,407 @@
+"""Avro: binary values, by the schema with which they were written, resolved to the schema by which they are read."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from onceproof.base.errors import UsageError
+from onceproof.formats import values
+from onceproof.formats.registry import Schema
+from onceproof.formats.values import ANY, DATE, DOUBLE, INSTANT, LOCAL, SINGLE, TIME, UUID_TYPE, Path
+
+_RANGE = {"int": 2**31, "long": 2**63}
+_LOGICAL = {
+    "timestamp-millis": INSTANT,
+    "timestamp-micros": INSTANT,
+    "local-timestamp-millis": LOCAL,
+    "local-timestamp-micros": LOCAL,
+    "date": DATE,
+    "time-millis": TIME,
+    "time-micros": TIME,
+    "uuid": UUID_TYPE,
+}
+
+
+class Avro:
+    """One schema, with everything that it uses."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Raises `UsageError` if the text is not an Avro schema."""
+        self._named: dict[str, Any] = {}
+        place = schema.file or "from the registry"
+        try:
+            for _, text in schema.references:
+                fastavro.parse_schema(json.loads(text), named_schemas=self._named)
+            self.parsed: Any = fastavro.parse_schema(json.loads(schema.text), named_schemas=self._named)
+        except (ValueError, SchemaParseException, UnknownType, TypeError, KeyError, AttributeError) as error:
+            message = f"schema {place!r} is not an Avro schema: {type(error).__name__}: {error}"
+            raise UsageError(message, hint="correct the schema") from None
+        self._has_single = _mentions(self.parsed, "float") or any(_mentions(s, "float") for s in self._named.values())
+
+    def decode(self, body: bytes, reader: Avro | None = None) -> Any:
+        """The value. Raises any `Exception` for bytes that do not fit the schema, or that ``reader`` cannot resolve."""
+        stream = io.BytesIO(body)
+        value = fastavro.schemaless_reader(
+            stream, self.parsed, None if reader is None else reader.parsed, return_named_type=False
+        )
+        left = len(body) - stream.tell()
+        if left:
+            raise ValueError(f"{left} bytes are left after the value: it was written with another schema")
+        shown = reader or self
+        if reader is None and not self._has_single:
+            return value
+        return shown._finished(shown.parsed, value, singles=True)
+
+    def encode(self, value: Any) -> bytes:
+        """A value of JSON, its fractions as `Decimal`, as Avro. Raises `ValueError` if it does not fit."""
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, self.parsed, self._fit(self.parsed, value, ""))
+        return out.getvalue()
+
+    def types(self) -> dict[Path, str]:
+        """The fields whose type JSON does not show."""
+        return dict(self._types(self.parsed, (), frozenset()))
+
+    def resolve_problem(self, reader: Avro) -> str | None:
+        """Why values written by this schema cannot be read by ``reader``, as far as the schemas alone show it."""
+        return self._mismatch(self.parsed, reader.parsed, reader, "the record", frozenset())
+
+    def _definition(self, schema: Any) -> Any:
+        """The schema, or the one that its name refers to."""
+        return self._named.get(schema, schema) if isinstance(schema, str) else schema
+
+    def _types(self, schema: Any, path: Path, within: frozenset[str]) -> Iterator[tuple[Path, str]]:
+        schema = self._definition(schema)
+        if isinstance(schema, list):
+            some = [branch for branch in schema if branch != "null"]
+            if len(some) == 1:
+                yield from self._types(some[0], path, within)
+            return
+        kind, logical = _kind(schema), _logical(schema)
+        if logical == "decimal":
+            exact = values.decimal_type(schema["precision"], schema.get("scale", 0))
+            if exact is not None:
+                yield path, exact
+        elif logical in _LOGICAL:
+            yield path, _LOGICAL[logical]
+        elif kind in ("float", "double"):
+            yield path, SINGLE if kind == "float" else DOUBLE
+        elif kind == "array":
+            yield from self._types(schema["items"], (*path, None), within)
+        elif kind == "map":
+            yield from self._types(schema["values"], (*path, ANY), within)
+        elif kind in ("record", "error") and schema["name"] not in within:
+            for member in schema["fields"]:
+                yield from self._types(member["type"], (*path, member["name"]), within | {schema["name"]})
+
+    def _finished(self, schema: Any, value: Any, *, singles: bool) -> Any:
+        """The value with defaults as values of their types, which fastavro leaves as the schema writes them.
+
+        With ``singles``, 32-bit numbers are in the form in which they are compared.
+        """
+        schema = self._definition(schema)
+        kind, logical = _kind(schema), _logical(schema)
+        if isinstance(schema, list):
+            branch = self._branch(schema, value)
+            return value if branch is None else self._finished(branch, value, singles=singles)
+        if kind == "array":
+            return [self._finished(schema["items"], inner, singles=singles) for inner in value]
+        if kind == "map":
+            return {name: self._finished(schema["values"], inner, singles=singles) for name, inner in value.items()}
+        if kind in ("record", "error"):
+            fields = {member["name"]: member for member in schema["fields"]}
+            given = {name: value.get(name, member.get("default")) for name, member in fields.items()}
+            return {n: self._finished(fields[n]["type"], each, singles=singles) for n, each in given.items()}
+        if kind == "float" and isinstance(value, int | float):
+            return values.single(value) if singles else float(value)
+        if kind in ("bytes", "fixed") and isinstance(value, str):
+            value = value.encode("latin-1")
+            return _unscaled(value, schema.get("scale", 0)) if logical == "decimal" else value
+        if logical in _OF_NUMBER and isinstance(value, int):
+            return _OF_NUMBER[logical](value)
+        return UUID(value) if logical == "uuid" and isinstance(value, str) else value
+
+    def _branch(self, branches: list[Any], value: Any) -> Any:
+        """The type of a union that the value has; None if that is unclear, or changes nothing."""
+        if value is None:
+            return None
+        some = [self._definition(branch) for branch in branches if branch != "null"]
+        if len(some) == 1:
+            return some[0]
+        kinds = {"record": dict, "map": dict, "array": list, "float": float}
+        fits = [b for b in some if isinstance(value, kinds.get(_kind(b), ())) and _has_fields(b, value)]
+        unclear = isinstance(value, float) and "double" in map(_kind, some)
+        return fits[0] if fits and not unclear else None
+
+    def _fit(self, schema: Any, value: Any, place: str) -> Any:
+        """The value as fastavro takes it."""
+        schema = self._definition(schema)
+        if isinstance(schema, list):
+            return self._fit_union(schema, value, place)
+        kind, logical = _kind(schema), _logical(schema)
+        if kind in ("record", "error"):
+            return self._fit_record(schema, value, place)
+        if kind == "array":
+            _expect(isinstance(value, list), "a list", value, place)
+            return [self._fit(schema["items"], inner, f"{place}[{at}]") for at, inner in enumerate(value)]
+        if kind == "map":
+            _expect(isinstance(value, Mapping), "a mapping", value, place)
+            return {name: self._fit(schema["values"], inner, f"{place}.{name}") for name, inner in value.items()}
+        if kind == "enum":
+            _expect(value in schema["symbols"], f"one of {', '.join(schema['symbols'])}", value, place)
+            return value
+        try:
+            if logical in _FITS_LOGICAL:
+                return _FITS_LOGICAL[logical](schema, value)
+            return _FITS[kind](schema, value)
+        except (ValueError, TypeError, KeyError, InvalidOperation) as error:
+            named = f"{kind} ({logical})" if logical else kind
+            raise ValueError(
+                f"field {place or '(the value)'}: {_shown(value)} is not a valid {named}: {error}"
+            ) from None
+
+    def _fit_record(self, schema: Any, value: Any, place: str) -> dict[str, Any]:
+        _expect(isinstance(value, Mapping), f"a record {schema['name']}", value, place)
+        fitted = {}
+        for member in schema["fields"]:
+            name = member["name"]
+            where = f"{place}.{name}" if place else name
+            if name in value:
+                fitted[name] = self._fit(member["type"], value[name], where)
+            elif "default" in member:
+                fitted[name] = self._finished(member["type"], member["default"], singles=False)
+            else:
+                raise ValueError(f"field {where} is missing, and schema {schema['name']} has no default for it")
+        return fitted
+
+    def _fit_union(self, branches: list[Any], value: Any, place: str) -> Any:
+        if value is None and "null" in branches:
+            return None
+        problems = []
+        for branch in branches:
+            try:
+                fitted = self._fit(branch, value, place)
+            except ValueError as problem:
+                problems.append(str(problem))
+                continue
+            definition = self._definition(branch)
+            # The name tells fastavro which record of the union it is.
+            return (definition["name"], fitted) if _kind(definition) in ("record", "error") else fitted
+        raise ValueError(f"field {place or '(the value)'} fits no type of its union: {'; '.join(problems)}")
+
+    def _mismatch(self, writer: Any, reader: Any, other: Avro, place: str, within: frozenset[Any]) -> str | None:
+        writer, reader = self._definition(writer), other._definition(reader)
+        if isinstance(writer, list):
+            return next(filter(None, (self._mismatch(b, reader, other, place, within) for b in writer)), None)
+        if isinstance(reader, list):
+            found = [self._mismatch(writer, branch, other, place, within) for branch in reader]
+            return None if None in found else f"{place}: no type of the reader's union fits {_kind(writer)}"
+        one, two = _kind(writer), _kind(reader)
+        if two not in _READS.get(one, {one}):
+            return f"{place} is written as {one} and read as {two}"
+        if one == "array":
+            return self._mismatch(writer["items"], reader["items"], other, f"{place}[]", within)
+        if one == "map":
+            return self._mismatch(writer["values"], reader["values"], other, f"{place}.*", within)
+        if one == "record" and (key := (writer["name"], reader["name"])) not in within:
+            known = {member["name"]: member for member in writer["fields"]}
+            for member in reader["fields"]:
+                names = [member["name"], *member.get("aliases", ())]
+                match = next((known[name] for name in names if name in known), None)
+                if match is None and "default" not in member:
+                    return f"field {member['name']!r} of {reader['name']} is not written, and has no default"
+                if match is not None:
+                    where = f"field {member['name']!r}"
+                    problem = self._mismatch(match["type"], member["type"], other, where, within | {key})
+                    if problem is not None:
+                        return problem
+        return None
+
+
+#: What is written as the key may be read as one of these.
+_READS = {
+    "int": {"int", "long", "float", "double"},
+    "long": {"long", "float", "double"},
+    "float": {"float", "double"},
+    "string": {"string", "bytes"},
+    "bytes": {"bytes", "string"},
+}
+
+
+def _kind(schema: Any) -> str:
+    return str(schema if isinstance(schema, str) else "union" if isinstance(schema, list) else schema["type"])
+
+
+def _logical(schema: Any) -> str | None:
+    return schema.get("logicalType") if isinstance(schema, dict) else None
+
+
+def _has_fields(schema: Any, value: Any) -> bool:
+    return _kind(schema) != "record" or {member["name"] for member in schema["fields"]} == value.keys()
+
+
+def _mentions(schema: Any, name: str) -> bool:
+    if isinstance(schema, dict):
+        parts = [schema.get(key) for key in ("type", "items", "values", "fields")]
+        return any(_mentions(part, name) for part in parts)
+    return any(_mentions(part, name) for part in schema) if isinstance(schema, list) else bool(schema == name)
+
+
+def _expect(holds: bool, what: str, value: Any, place: str) -> None:
+    if not holds:
+        raise ValueError(f"field {place or '(the value)'}: {_shown(value)} is not {what}")
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:60] if isinstance(value, Decimal) else repr(value)[:60]
+
+
+def _unscaled(number: bytes, scale: int) -> Decimal:
+    unscaled = int.from_bytes(number, "big", signed=True)
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
+
+def _after_epoch(micros: int) -> datetime:
+    return datetime(1970, 1, 1) + timedelta(microseconds=micros)
+
+
+#: A number in a schema's default -> the value that it means.
+_OF_NUMBER: dict[str | None, Callable[[int], Any]] = {
+    "timestamp-millis": lambda number: _after_epoch(number * 1000).replace(tzinfo=UTC),
+    "timestamp-micros": lambda number: _after_epoch(number).replace(tzinfo=UTC),
+    "local-timestamp-millis": lambda number: _after_epoch(number * 1000),
+    "local-timestamp-micros": _after_epoch,
+    "date": lambda number: date(1970, 1, 1) + timedelta(days=number),
+    "time-millis": lambda number: _after_epoch(number * 1000).time(),
+    "time-micros": lambda number: _after_epoch(number).time(),
+}
+
+
+def _whole(schema: Any, value: Any) -> int:
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("it is not a whole number")
+    limit = _RANGE[_kind(schema)]
+    if not -limit <= value < limit:
+        raise ValueError("it is too large")
+    return value
+
+
+def _float(_schema: Any, value: Any) -> float:
+    if isinstance(value, bool) or not (isinstance(value, int | Decimal) or value in ("NaN", "Infinity", "-Infinity")):
+        raise TypeError("it is not a number")
+    return float(value)
+
+
+def _bytes(schema: Any, value: Any) -> bytes:
+    found = base64.b64decode(_text(schema, value), validate=True)
+    if _kind(schema) == "fixed" and len(found) != schema["size"]:
+        raise ValueError(f"it has {len(found)} bytes, not {schema['size']}")
+    return found
+
+
+def _text(_schema: Any, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("it is not text")
+    return value
+
+
+def _boolean(_schema: Any, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("it is neither true nor false")
+    return value
+
+
+def _null(_schema: Any, value: Any) -> None:
+    if value is not None:
+        raise TypeError("it is not null")
+
+
+def _decimal(schema: Any, value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+        raise TypeError("it is not a number")
+    number, scale = Decimal(value), schema.get("scale", 0)
+    _, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError("it is not a finite number")
+    spelled = "".join(map(str, digits)).rstrip("0")
+    needed = -(exponent + len(digits) - len(spelled)) if spelled else 0
+    whole = number.adjusted() + 1 if spelled else 0
+    if needed > scale or whole + scale > schema["precision"]:
+        raise ValueError(f"it does not fit precision {schema['precision']} and scale {scale}")
+    # From the digits, because arithmetic would round to the context's precision.
+    shift = exponent + scale
+    unscaled = (
+        int("".join(map(str, digits))) * 10**shift if shift >= 0 else int("".join(map(str, digits))) // 10**-shift
+    )
+    return Decimal((int(number.is_signed()), tuple(map(int, str(unscaled))), -scale))
+
+
+def _moment(schema: Any, value: Any) -> Any:
+    if not isinstance(value, str):
+        return _whole(schema, value)
+    when = datetime.fromisoformat(value)
+    _whole_millis(schema, when.microsecond)
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _local(schema: Any, value: Any) -> Any:
+    if not isinstance(value, str):
+        return _whole(schema, value)
+    when = datetime.fromisoformat(value)
+    if when.tzinfo is not None:
+        raise ValueError("a local timestamp has no time zone")
+    _whole_millis(schema, when.microsecond)
+    return when
+
+
+def _date(schema: Any, value: Any) -> Any:
+    return date.fromisoformat(value) if isinstance(value, str) else _whole(schema, value)
+
+
+def _time(schema: Any, value: Any) -> Any:
+    if not isinstance(value, str):
+        return _whole(schema, value)
+    found = time.fromisoformat(value)
+    _whole_millis(schema, found.microsecond)
+    return found
+
+
+def _whole_millis(schema: Any, microsecond: int) -> None:
+    if str(_logical(schema)).endswith("millis") and microsecond % 1000:
+        raise ValueError("it has microseconds, which the schema's milliseconds cannot hold")
+
+
+_FITS: dict[str, Callable[[Any, Any], Any]] = {
+    "null": _null,
+    "boolean": _boolean,
+    "int": _whole,
+    "long": _whole,
+    "float": _float,
+    "double": _float,
+    "string": _text,
+    "bytes": _bytes,
+    "fixed": _bytes,
+}
+_FITS_LOGICAL: dict[str | None, Callable[[Any, Any], Any]] = {
+    "decimal": _decimal,
+    "timestamp-millis": _moment,
+    "timestamp-micros": _moment,
+    "local-timestamp-millis": _local,
+    "local-timestamp-micros": _local,
+    "date": _date,
+    "time-millis": _time,
+    "time-micros": _time,
+    "uuid": lambda schema, value: UUID(_text(schema, value)),
+}

@@ -1,0 +1,155 @@
+"""Debezium's change events: the row before and after a change, with or without Kafka Connect's schema around them.
+
+Fields whose Connect schema names a logical type (``org.apache.kafka.connect.data.Decimal``, ``io.debezium.time.*``) become that
+type; without the schema they stay what JSON says.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from onceproof.formats import values
+from onceproof.formats.values import DATE, DOUBLE, INSTANT, LOCAL, SINGLE, TIME, Path
+
+#: create, update, delete, read (snapshot), truncate, message.
+OPERATIONS = ("c", "u", "d", "r", "t", "m")
+#: The column of the operation in an output, named as by Debezium's own ``ExtractNewRecordState``.
+OPERATION = "__op"
+
+#: What Connect's JSON converter puts around an event.
+_AROUND = ("schema", "payload")
+_EPOCH = datetime(1970, 1, 1)
+_DAY = date(1970, 1, 1)
+#: Connect's logical type -> microseconds per unit, and DuckDB's type.
+_MOMENTS = {
+    "org.apache.kafka.connect.data.Timestamp": (1_000, INSTANT),
+    "io.debezium.time.Timestamp": (1_000, LOCAL),
+    "io.debezium.time.MicroTimestamp": (1, LOCAL),
+}
+_TIMES = {
+    "org.apache.kafka.connect.data.Time": 1_000,
+    "io.debezium.time.Time": 1_000,
+    "io.debezium.time.MicroTime": 1,
+}
+_DATES = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_NAME_OF_PRECISION = "connect.decimal.precision"
+
+
+def unwrapped(value: Any) -> tuple[Any, dict[Path, str]]:
+    """The envelope in a value, and the types of its fields as far as a Connect schema names them. Raises `ValueError`."""
+    if isinstance(value, Mapping) and value.keys() == {*_AROUND}:
+        schema, payload = (value[name] for name in _AROUND)
+        return _typed(schema, payload, "payload"), dict(_types(schema, ()))
+    return value, {}
+
+
+def checked(envelope: Any) -> dict[str, Any]:
+    """The envelope. Raises `ValueError` for a value that is not a change event."""
+    if not isinstance(envelope, Mapping):
+        raise ValueError(f"it is not a change event but a {type(envelope).__name__}")
+    if envelope.get("op") not in OPERATIONS:
+        raise ValueError(f"its op is {envelope.get('op')!r}, and a change event has one of {', '.join(OPERATIONS)}")
+    if "before" not in envelope and "after" not in envelope and envelope["op"] not in ("t", "m"):
+        raise ValueError("it has neither before nor after")
+    return dict(envelope)
+
+
+def row_of(envelope: Mapping[str, Any], *, keep_operation: bool) -> dict[str, Any] | None:
+    """What an output holds after the change: the columns of the row; None after a delete.
+
+    With ``keep_operation``, for an output whose effects are the changes themselves, the row has the column `OPERATION`, and
+    after a delete the columns of the row that was deleted. Raises `ValueError` for a change that is not one of a row.
+    """
+    operation = envelope["op"]
+    deleted = operation == "d"
+    row = envelope.get("before" if deleted else "after")
+    if deleted and not keep_operation:
+        return None
+    if not isinstance(row, Mapping):
+        raise ValueError(f"op {operation!r} has no row {'before' if deleted else 'after'} the change")
+    return {**row, OPERATION: operation} if keep_operation else dict(row)
+
+
+def envelope_of(value: Any, timestamp_ms: int) -> dict[str, Any]:
+    """The change event for a JSON object: its ``before`` and ``after`` if it has them, else an insert of the object."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"it is not a JSON object but a {type(value).__name__}")
+    if not {"before", "after"} <= value.keys():
+        return {"before": None, "after": value, "op": "c", "ts_ms": timestamp_ms}
+    before, after = value["before"], value["after"]
+    if before is None and after is None:
+        raise ValueError("both before and after are null")
+    operation = "c" if before is None else "d" if after is None else "u"
+    return {"before": before, "after": after, "op": operation, "ts_ms": timestamp_ms}
+
+
+def _typed(schema: Any, value: Any, place: str) -> Any:
+    """The value with the logical types that Connect's schema gives its fields."""
+    if value is None or not isinstance(schema, Mapping):
+        return value
+    name, kind = schema.get("name"), schema.get("type")
+    try:
+        if name == _DECIMAL:
+            return _decimal(base64.b64decode(value), _scale(schema))
+        if name == "io.debezium.data.VariableScaleDecimal":
+            return _decimal(base64.b64decode(value["value"]), int(value["scale"]))
+        if name in _MOMENTS:
+            per_unit, as_type = _MOMENTS[name]
+            moment = _EPOCH + timedelta(microseconds=int(value) * per_unit)
+            return moment.replace(tzinfo=UTC) if as_type == INSTANT else moment
+        if name in _DATES:
+            return _DAY + timedelta(days=int(value))
+        if name in _TIMES:
+            return _time(int(value) * _TIMES[name])
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"field {place}: {str(value)[:60]!r} is not a {name}: {error}") from None
+    if kind == "struct" and isinstance(value, Mapping):
+        known = {member.get("field"): member for member in schema.get("fields") or ()}
+        return {field: _typed(known.get(field), inner, f"{place}.{field}") for field, inner in value.items()}
+    if kind == "array" and isinstance(value, list):
+        return [_typed(schema.get("items"), inner, f"{place}[]") for inner in value]
+    return value
+
+
+def _types(schema: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if not isinstance(schema, Mapping):
+        return
+    name, kind = schema.get("name"), schema.get("type")
+    if name == _DECIMAL:
+        precision = int((schema.get("parameters") or {}).get(_NAME_OF_PRECISION, values.MOST_DIGITS))
+        exact = values.decimal_type(precision, _scale(schema))
+        if exact is not None:
+            yield path, exact
+    elif name in _MOMENTS:
+        yield path, _MOMENTS[name][1]
+    elif name in _DATES:
+        yield path, DATE
+    elif name in _TIMES:
+        yield path, TIME
+    elif kind in ("float", "double"):
+        yield path, SINGLE if kind == "float" else DOUBLE
+    elif kind == "struct":
+        for member in schema.get("fields") or ():
+            yield from _types(member, (*path, member.get("field")))
+    elif kind == "array":
+        yield from _types(schema.get("items"), (*path, None))
+
+
+def _scale(schema: Mapping[str, Any]) -> int:
+    return int((schema.get("parameters") or {})["scale"])
+
+
+def _decimal(unscaled: bytes, scale: int) -> Decimal:
+    number = int.from_bytes(unscaled, "big", signed=True)
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+
+
+def _time(micros: int) -> time:
+    if not 0 <= micros < 86_400_000_000:
+        raise ValueError("it is not within a day")
+    return (_EPOCH + timedelta(microseconds=micros)).time()
