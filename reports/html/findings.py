@@ -15,6 +15,8 @@ from onceproof.judge.witness_files import FOLDER
 
 #: Findings, witnesses of one finding, columns of one row, and characters of one text that a page shows.
 MOST_FINDINGS, MOST_WITNESSES, MOST_COLUMNS, MOST_TEXT = 40, 12, 40, 240
+#: Characters of all witnesses after the first ones. Whatever the run, the page stays small.
+_ROOM = 250_000
 _SAFE_FILE = re.compile(rf"{FOLDER}/[\w][\w.-]*\.jsonl")
 
 
@@ -49,6 +51,13 @@ class WitnessView:
     faults: tuple[int, ...]
     """Numbers of the faults that were placed in its batch, from 1."""
 
+    @property
+    def size(self) -> int:
+        """About how many characters it takes on the page."""
+        cells = sum(len(cell.text) + 40 for line in self.lines for cell in line.cells)
+        quoted = 0 if self.input is None else len(self.input.key or "") + len(self.input.value or "")
+        return 1000 + len(self.name) + sum(map(len, (*self.argument, *self.positions))) + cells + quoted
+
 
 @dataclass(frozen=True)
 class FindingView:
@@ -72,24 +81,33 @@ class FindingView:
 def views(verdict: Verdict, rows: Iterable[ShownRows], run_dir: Path) -> tuple[FindingView, ...]:
     """The first `MOST_FINDINGS` findings; those that violate the claim come first, as in the verdict."""
     by_identity = {(one.output, _key(one.identity)): one for one in rows}
-    return tuple(
-        _view(number, finding, verdict, by_identity, run_dir)
-        for number, finding in enumerate(verdict.findings[:MOST_FINDINGS], 1)
-    )
+    room, made = _ROOM, []
+    for number, finding in enumerate(verdict.findings[:MOST_FINDINGS], 1):
+        view, room = _view(number, finding, verdict, by_identity, run_dir, room)
+        made.append(view)
+    return tuple(made)
 
 
 def _view(
-    number: int, finding: Finding, verdict: Verdict, rows: dict[tuple[str, str], ShownRows], run_dir: Path
-) -> FindingView:
+    number: int,
+    finding: Finding,
+    verdict: Verdict,
+    rows: dict[tuple[str, str], ShownRows],
+    run_dir: Path,
+    room: int,
+) -> tuple[FindingView, int]:
+    """The finding, and how much room it leaves."""
     state = "violates" if finding.violates else "allowed" if finding.allowed is not None else "undecided"
-    most = MOST_WITNESSES if state == "violates" else 3
-    shown = tuple(
-        _witness(witness, rows.get((finding.output, _key(witness.identity))), verdict)
-        for witness in finding.witnesses[:most]
-    )
+    shown: list[WitnessView] = []
+    for witness in finding.witnesses[: MOST_WITNESSES if state == "violates" else 3]:
+        view = _witness(witness, rows.get((finding.output, _key(witness.identity))), verdict)
+        room -= view.size
+        if shown and room < 0:
+            break
+        shown.append(view)
     slice_ = verdict.slices.get(name_of(finding))
     file, labels = finding.witness_file, finding.attribution
-    return FindingView(
+    found = FindingView(
         anchor=f"finding-{number}",
         anomaly=finding.anomaly,
         output=finding.output,
@@ -102,11 +120,12 @@ def _view(
             if len(labels) > 1 or not any(label in finding.summary for label in labels)  # otherwise the title says it
             else ()
         ),
-        witnesses=shown,
+        witnesses=tuple(shown),
         hidden=max(finding.total - len(shown), 0),
         file=file if file is not None and _SAFE_FILE.fullmatch(file) else None,
         slice=None if slice_ is None else str(run_dir / slice_),
     )
+    return found, room
 
 
 def _witness(witness: Witness, rows: ShownRows | None, verdict: Verdict) -> WitnessView:
@@ -119,11 +138,11 @@ def _witness(witness: Witness, rows: ShownRows | None, verdict: Verdict) -> Witn
     )
     return WitnessView(
         name=short(", ".join(f"{column}={value}" for column, value in witness.identity.items()) or "(no identity)"),
-        argument=tuple(short(line, 1000) for line in witness.argument.splitlines()),
+        argument=tuple(short(line, 1000) for line in witness.argument.splitlines()[:10]),
         cause=witness.cause,
         input=None if rows is None else rows.input,
         batch=witness.batch,
-        positions=witness.positions[:6],
+        positions=tuple(short(position) for position in witness.positions[:6]),
         columns=columns,
         more_columns=len(names) - len(columns),
         lines=() if rows is None else tuple(_lines(rows, columns)),

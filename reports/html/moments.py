@@ -36,7 +36,7 @@ def moments(events: Iterable[Event]) -> tuple[Moment, ...]:
         describe = _WORDS.get(event.kind) or _FAMILIES.get(family)
         if describe is not None:
             lane, what = describe(event)
-            found.append(Moment(f"e{number}", event.at, event.kind, lane, what[:600], _log_of(event)))
+            found.append(Moment(f"e{number}", event.at, event.kind, lane, what[:300], _log_of(event)))
     return tuple(sorted(found, key=lambda one: one.at))
 
 

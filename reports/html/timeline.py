@@ -11,9 +11,9 @@ from onceproof.base.words import times
 from onceproof.reports.html.moments import DRIVER, INPUT, Moment, fault_lane
 from onceproof.reports.html.source import Batch, StoredRun, number_of, text_of
 
-#: Batches and commits that are drawn. With more, those with a fault or a replay come first.
-MOST_BATCHES, MOST_TICKS = 300, 400
-_BUCKETS = 80
+#: Batches, ticks of one lane and lanes that are drawn. With more batches, those that were replayed come first.
+MOST_BATCHES, MOST_TICKS, MOST_LANES = 300, 200, 16
+_BUCKETS, _MOST_POINTS = 80, 300
 #: What is drawn elsewhere, or is no part of the pipeline.
 _NO_LANE = ("driver", "broker", "harness", "self-test")
 #: Target of a fault -> the service that it strikes, where the names differ.
@@ -154,7 +154,7 @@ def timeline(run: StoredRun, found: tuple[Moment, ...]) -> Timeline | None:
         if name not in known and name not in _NO_LANE and others:
             ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in others[:MOST_TICKS])
             lanes.append(Lane(name, ticks=tuple(ticks)))
-    shown = tuple(lane for lane in lanes if lane.bars or lane.ticks)
+    shown = tuple(lane for lane in lanes if lane.bars or lane.ticks)[:MOST_LANES]
     plots = tuple(_plots(run, batches, start, end))
     return Timeline(start, end, shown, windows, plots, len(batches) - len(drawn))
 
@@ -306,14 +306,19 @@ def _plots(run: StoredRun, batches: tuple[Batch, ...], start: float, end: float)
     done = [b for b in batches if b.planned_at is not None and b.committed_at is not None]
     lasted = tuple((b.committed_at or 0.0, (b.committed_at or 0.0) - (b.planned_at or 0.0)) for b in done)
     if lasted:
-        yield Plot("Batch duration, at the time of its commit", "s", "stems", (Series("planned to committed", lasted),))
+        yield Plot(
+            "Batch duration, at the time of its commit",
+            "s",
+            "stems",
+            (Series("planned to committed", _thinned(lasted)),),
+        )
     if fed and any(batch.records for batch in batches):
         yield Plot(
             "Records that were fed and not yet in a committed batch", "records", "steps", (_unseen(fed, batches, end),)
         )
     starts = [(event.at, 1.0) for event in run.events if event.kind == "job.started"]
     if len(starts) > 1:
-        counted = tuple((at, float(number)) for number, (at, _) in enumerate(starts))
+        counted = _thinned(tuple((at, float(number)) for number, (at, _) in enumerate(starts)))
         yield Plot(
             "Restarts of the driver so far", "", "steps", (Series("restarts", (*counted, (end, counted[-1][1]))),)
         )
@@ -333,7 +338,14 @@ def _unseen(fed: Iterable[tuple[float, float]], batches: Iterable[Batch], end: f
             points.append((at, max(total, 0.0)))
         curves.append((*points, (end, max(total, 0.0))))
     worst = max(curves, key=lambda curve: sum(value for _, value in curve), default=())
-    return Series("records" if len(curves) < 2 else "records of the slowest query", tuple(worst))
+    return Series("records" if len(curves) < 2 else "records of the slowest query", _thinned(tuple(worst)))
+
+
+def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """At most `_MOST_POINTS` of them: the highest of each group of neighbours."""
+    size = -(-len(points) // _MOST_POINTS)
+    groups = (points[start : start + size] for start in range(0, len(points), size or 1))
+    return points if size <= 1 else tuple(max(group, key=lambda point: point[1]) for group in groups)
 
 
 def _per_second(changes: Iterable[tuple[float, float]], width: float) -> tuple[tuple[float, float], ...]:
