@@ -232,6 +232,7 @@ def _facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     yield "onceproof", record.onceproof or "unknown"
     if record.job is not None:
         yield "driver starts", str(record.job.starts)
+    yield from (record.machine or {"machine": "unknown"}).items()
     for name, version in sorted((record.versions or {}).items()):
         shown = version.version if isinstance(version, BuiltComponent) else version
         yield name, "unknown" if shown is None else shown

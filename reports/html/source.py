@@ -138,7 +138,7 @@ def _rows(reading: _Reading) -> tuple[ShownRows, ...]:
 
 
 def _events(reading: _Reading) -> Iterator[Event]:
-    """The events in their order. A line that is no event is skipped: the last one of a killed run may be cut off."""
+    """The events in their order. A line that is not an event is skipped: the last one of a killed run may be cut off."""
     skipped = 0
     try:
         with run_files.open_text(reading.path / EVENTS, errors="replace") as file:

@@ -14,7 +14,7 @@ from onceproof.reports.html.source import Batch, StoredRun, number_of, text_of
 #: Batches, ticks of one lane and lanes that are drawn. With more batches, those that were replayed come first.
 MOST_BATCHES, MOST_TICKS, MOST_LANES = 300, 200, 16
 _BUCKETS, _MOST_POINTS = 80, 300
-#: What is drawn elsewhere, or is no part of the pipeline.
+#: What is drawn elsewhere, or is not part of the pipeline.
 _NO_LANE = ("driver", "broker", "harness", "self-test")
 #: Target of a fault -> the service that it strikes, where the names differ.
 _SERVICES = {"broker": "kafka"}

@@ -65,7 +65,7 @@ def test_a_qualification_is_a_heat_map_with_evidence_and_commands(qualification:
     text = qualification_page.write(qualification).read_text()
     plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
     for part in (
-        "3 reachable cells: 1 held, 1 not tried, 1 violated",
+        "3 reachable cells: 1 held, 1 undecided, 1 violated",
         "✕ violated*, driver (COMMIT of &lt;script&gt;alert(1)&lt;/script&gt;) · 3",
         "Query flights",
         "duplicate : 1,986 in rows",

@@ -32,7 +32,7 @@ class Shown:
 
     cell: Cell
     result: str
-    """A class of the style, and a choice of the filter: a verdict, ``not tried`` or ``n/a``."""
+    """A class of the style, and a choice of the filter: a verdict, ``undecided`` or ``n/a``."""
     symbol: str
     words: str
     command: str | None
@@ -141,7 +141,7 @@ def _shown(cell: Cell, directory: Directory) -> Shown:
     if not cell.reachable:
         result, symbol = "n/a", "\u2013"
     elif cell.verdict is None:
-        result, symbol = "not tried", "\u25cb"
+        result, symbol = "undecided", "\u25cb"
     else:
         result, symbol = cell.verdict.value, SYMBOLS[cell.verdict]
     runs = tuple(
