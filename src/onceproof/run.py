@@ -1,4 +1,4 @@
-"""One run, from scenario to verdict: load, start, prepare, feed and break, heal, collect, expect, judge.
+"""One run, from scenario to verdict: load, start, prepare, feed and break, heal, collect, expect, judge, report.
 
 When `run` returns or raises, every process that it started is gone.
 """
@@ -23,6 +23,7 @@ from onceproof.judge.ending import accounted_for
 from onceproof.judge.findings import Verdict
 from onceproof.judge.verdict import check, write_verdict
 from onceproof.kinds.contract import Start, kind_of
+from onceproof.reports.html.files import reported
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.processes.owner import Owner
 
@@ -49,7 +50,7 @@ def run(
     scenario = loaded.scenario if seed is None else loaded.scenario.model_copy(update={"seed": seed})
     with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
         execution = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey).on(loaded.profile)
-        with accounted_for(execution):
+        with reported(execution), accounted_for(execution):
             observe(execution)
             verdict = judged(execution)
             signals.check()

@@ -163,7 +163,11 @@ def stored_run(tmp_path: Path) -> StoredRun:
 @pytest.fixture
 def clean_run(stored_run: StoredRun) -> StoredRun:
     """A correct run: twelve records with three keys in two partitions, in two batches, written to a table and a topic."""
-    run = stored_run
+    return correct_run(stored_run)
+
+
+def correct_run(run: StoredRun) -> StoredRun:
+    """Fills in an empty run with what `clean_run` describes."""
     query = 'SELECT _partition AS p, _offset AS o, k, n, _topic, _partition, _offset, _key FROM "in" WHERE n >= 0'
     run.scenario["outputs"] = {
         "rows": {"table": "rows", "identity": ["p", "o"]},

@@ -1,8 +1,10 @@
-"""This process: how often its threads take turns, its peak memory, and which errors are problems of the disk."""
+"""This process: how often its threads take turns, its peak memory, which errors are problems of the disk; and its machine."""
 
 from __future__ import annotations
 
 import errno
+import os
+import platform
 import resource
 import sys
 from collections.abc import Iterator
@@ -33,3 +35,14 @@ def peak_rss_kib() -> int:
 def is_disk_trouble(failure: BaseException) -> bool:
     """Whether the error means that the disk is full, read-only or not writable for this user."""
     return isinstance(failure, OSError) and failure.errno in _DISK_TROUBLE
+
+
+def machine() -> dict[str, str]:
+    """This machine as reports show it: its system, processor, cores and memory. No name and no address."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": platform.machine(),
+        "cores": str(os.cpu_count() or "unknown"),
+        "memory": f"{memory / 2**30:.1f} GiB",
+    }

@@ -74,6 +74,12 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Also write the results as JUnit XML to this file.", dir_okay=False),
     ] = None,
+    report: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE", help="Also write this report (`onceproof list reports`) to a file; may be repeated."
+        ),
+    ] = None,
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
     ] = Path("onceproof-runs"),
@@ -90,14 +96,15 @@ def run(
     \b
     onceproof run effectively-once
     onceproof run my_job.yaml --json
-    onceproof run --all --junit report.xml
+    onceproof run --all --junit report.xml --report html=report.html
     """
     output = Output(as_json)
     with failing_well(output):
-        from onceproof.cli.run import run_scenarios
+        from onceproof.cli.run import report_files, run_scenarios
 
+        files = report_files(junit, report or [])
         code = run_scenarios(
-            scenarios or [], everything=everything, runs_dir=runs, seed=seed, junit=junit, output=output, stack=stack
+            scenarios or [], everything=everything, runs_dir=runs, seed=seed, files=files, output=output, stack=stack
         )
         raise typer.Exit(code)
 

@@ -1,4 +1,4 @@
-"""The commands to follow up a run, and those for this machine: `explain`, `replay`, `shrink`, `picture`, `doctor`, `cleanup`."""
+"""The commands to follow up a run: `explain`, `report`, `replay`, `shrink`, `picture`; and for this machine: `doctor`, `cleanup`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,43 @@ def explain(
         from onceproof.cli.show import explained
 
         output.result(explained(anomaly, as_json))
+
+
+@commands.command(rich_help_panel=_UNDERSTAND)
+def report(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN|QUALIFICATION",
+            help="A directory of a run or of a qualification; with --compare two of a kind, the old one first.",
+        ),
+    ],
+    compare: Annotated[bool, typer.Option("--compare", help="Compare two: what is new, gone and changed.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write this file (default: report.html in RUN, comparison.html in NEW).",
+            dir_okay=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page for the browser: verdict, timeline, findings, evidence.
+
+    One file that works offline. Each run writes one by itself; this writes it
+    again, also for a run that was interrupted, or that comes from elsewhere.
+
+    \b
+    onceproof report onceproof-runs/latest --open
+    onceproof report --compare onceproof-runs/monday onceproof-runs/tuesday
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli.report import report as write
+
+        write(directories, compare=compare, to=to, show=show, output=output)
 
 
 @commands.command(epilog=EXIT_CODES, rich_help_panel=_UNDERSTAND)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onceproof.base.errors import UsageError
 from onceproof.cli.output import Output
+from onceproof.cli.report import qualification_report
 from onceproof.history.run_directory import private_files
 from onceproof.scenario_files.load import find
 
@@ -69,6 +70,7 @@ def _qualify(
     output.say(
         matrix.as_text(result, color=color, width=min(console.width, 120) if console.is_terminal else 100), styled=True
     )
+    qualification_report(result.directory.path, output)
     if output.as_json:
         output.result(json.dumps(matrix.as_json(result), default=str))
     return result.outcome.exit_code

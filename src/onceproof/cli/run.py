@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.base.registry import suggest
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.cli.output import Output, crashed
 from onceproof.cli.stacks import profile_of
+from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.reports.progress import Progress
@@ -28,11 +30,13 @@ def run_scenarios(
     everything: bool,
     runs_dir: Path,
     seed: int | None,
-    junit: Path | None,
+    files: list[tuple[str, Path]],
     output: Output,
     stack: str | None = None,
 ) -> int:
-    """Run the named scenarios, or all shipped ones; returns the exit code. ``stack`` names a profile of ``onceproof.toml``.
+    """Run the named scenarios, or all shipped ones; returns the exit code.
+
+    ``files``: what `report_files` returned. ``stack``: what `profile_of` takes.
 
     Raises `UsageError` before anything starts if any of them cannot run.
     """
@@ -46,8 +50,8 @@ def run_scenarios(
         raise UsageError("--all is not for a stack of somebody else", hint="name the scenarios to run there")
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
-    if junit is not None:
-        _write_file(junit, "")  # fail now, not after ten minutes of running
+    for _, file in files:
+        _write_file(file, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []
     for each in loaded:
         results.append(_run_one(each, runs_dir, seed, output))
@@ -57,9 +61,27 @@ def run_scenarios(
             _say_report(RunSet((results[-1],)), output)
     runs = RunSet(tuple(results), by_expectation=everything)
     code = _conclude(runs, output, reported=len(loaded) > 1)
-    if junit is not None:  # last, so that the report is printed even if the file cannot be written
-        _write_file(junit, reports.get("junit")().render(runs))
+    for name, file in files:  # last, so that the report is printed even if a file cannot be written
+        _write_file(file, reports.get(name)().render(runs))
     return code
+
+
+def report_files(junit: Path | None, given: list[str]) -> list[tuple[str, Path]]:
+    """(name of a report, its file) of ``--junit FILE`` and of each ``--report NAME=FILE``. Raises `UsageError`."""
+    files = [] if junit is None else [("junit", junit)]
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not equals or not file:
+            raise UsageError(
+                f"--report {text!r} names no file", hint=f"give NAME=FILE, for example {name}=report.{name}"
+            )
+        if name not in reports.names():
+            near = suggest(name, reports.names())
+            raise UsageError(
+                f"--report {text!r}: there is no report {name!r}; {near}", hint="list them: onceproof list reports"
+            )
+        files.append((name, Path(file)))
+    return files
 
 
 def check_run(run: Path, output: Output) -> int:
@@ -68,8 +90,22 @@ def check_run(run: Path, output: Output) -> int:
     from onceproof.judge.verdict import check
 
     verdict = check(run)
+    if (why := _html(run)) is not None:
+        output.say(why)
     result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
     return _conclude(RunSet((result,)), output, reported=False)
+
+
+def _html(run: Path) -> str | None:
+    """Write the HTML report of a judged run. Returns why it could not be written: that must not lose the verdict."""
+    from onceproof.reports.html import files as html_files
+
+    try:
+        with private_files():
+            html_files.write(run)
+    except Exception as failure:
+        return f"there is no {html_files.FILE}: {failure or type(failure).__name__}"
+    return None
 
 
 def _must_exist(run: Path) -> None:
@@ -184,6 +220,9 @@ def _say_report(runs: RunSet, output: Output) -> None:
         output.complain(_complaint(result, result.error))
     else:
         output.say(_terminal(output).render(runs), styled=True)
+    page = None if result.run_dir is None else result.run_dir / "report.html"
+    if len(runs.results) == 1 and page is not None and page.is_file():
+        output.say(f"report     {page}")
 
 
 def _complaint(result: ScenarioResult, error: OnceproofError | Interrupted) -> str:
@@ -206,7 +245,9 @@ def _write_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint="choose another --junit file") from None
+        raise EnvironmentProblem(
+            f"cannot write {path}: {error.strerror}", hint="choose another file for this report"
+        ) from None
 
 
 def _stored_expectation(run: Path) -> ExpectedVerdict:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onceproof import __version__
-from onceproof.base.process import peak_rss_kib
+from onceproof.base.process import machine, peak_rss_kib
 from onceproof.base.timeline import Listener, Timeline
 from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import StoredScenario
@@ -79,6 +79,7 @@ class Execution:
             scenario_path=str(self.path),
             seed=self.scenario.seed,
             wall_start=self.timeline.wall_start,
+            machine=machine(),
         )
 
     def phase(self, name: str) -> None:

@@ -15,6 +15,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 from onceproof.base.errors import HistoryError
 from onceproof.base.visible import READABLE
@@ -40,11 +41,19 @@ def refuse_links(run_dir: Path) -> None:
 
 def read_text(path: Path) -> str:
     """The text of a plain file. Raises `OSError` for a link or anything but a file, `ValueError` if it is not UTF-8."""
-    # O_NONBLOCK: opening a pipe that nobody writes to would never return.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"it is {_kind(path)}, not a file")
+    with open_text(path) as file:
         return file.read()
+
+
+def open_text(path: Path, *, errors: str = "strict") -> TextIO:
+    """A plain file, open for reading. Raises `OSError` for a link or anything but a file."""
+    # O_NONBLOCK: opening a pipe that nobody writes to would never return.
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    file = os.fdopen(handle, encoding="utf-8", errors=errors)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise OSError(f"it is {_kind(path)}, not a file")
+    return file
 
 
 def write_text(path: Path, text: str) -> None:

@@ -308,6 +308,7 @@ class RunRecord(Part):
     versions: Annotated[dict[str, str | BuiltComponent | None] | None, Loose] = Field(
         None, description="component -> version, for components built here also their SHA-256"
     )
+    machine: Annotated[dict[str, str] | None, Loose] = Field(None, description="the machine of the run, for people")
     fed: Annotated[bool | None, Loose] = Field(None, description="all of the input was fed")
     drained: Bool = Field(
         False, description="recorded progress reached the known end of the input, and nothing planned was left"

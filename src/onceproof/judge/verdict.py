@@ -20,7 +20,7 @@ from onceproof.faults.evidence.item import from_row
 from onceproof.history import run_files
 from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.history.run_record import JobRecord, RunRecord
-from onceproof.judge import batches, ledger
+from onceproof.judge import batches, ledger, shown_rows
 from onceproof.judge.case import record_key
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.sources import undecodable_inputs
@@ -71,7 +71,7 @@ def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
             with open_case(run_dir) as case:
                 verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
                 if sliced:
-                    verdict = _with_slices(case, verdict)
+                    verdict = _with_rows(case, _with_slices(case, verdict))
                 verdict = replace(verdict, seconds=round(time.monotonic() - started, 3))
         else:
             verdict = unobserved(run_dir, run)
@@ -85,6 +85,15 @@ def _with_slices(case: Case, verdict: Verdict) -> Verdict:
         return replace(verdict, slices=slices.export_all(case, verdict, judge_sought))
     except Exception as failure:  # slices only explain the verdict: their failure must not lose it
         return replace(verdict, not_evaluated={**verdict.not_evaluated, "slices": _brief(failure)})
+
+
+def _with_rows(case: Case, verdict: Verdict) -> Verdict:
+    """Store the rows that its witnesses are about. If this fails, ``not_evaluated`` reports it, and the verdict stays the same."""
+    try:
+        shown_rows.write(case, verdict, case.history.run_dir)
+    except Exception as failure:  # rows only explain the verdict
+        return replace(verdict, not_evaluated={**verdict.not_evaluated, "rows": _brief(failure)})
+    return verdict
 
 
 def judge_case(case: Case) -> Verdict:

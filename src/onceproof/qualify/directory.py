@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import UsageError
+from onceproof.history import run_files
 from onceproof.history.run_directory import run_dir_problem
 from onceproof.qualify.cells import Cell
 
@@ -102,7 +103,7 @@ class Directory:
         file = path / FILE
         hint = "the report of a qualification names its directory; to begin a new one: onceproof qualify SCENARIO"
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = json.loads(run_files.read_text(file))
         except FileNotFoundError:
             raise UsageError(
                 f"{str(path)!r} is not the directory of a qualification: it has no {FILE}", hint=hint

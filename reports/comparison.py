@@ -1,0 +1,171 @@
+"""Compares two runs, or two qualifications: what is new, what is gone, what changed. A value, with a text and JSON of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from onceproof.history.run_record import BuiltComponent, RunRecord
+from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+
+#: Differences of durations below this are noise of one machine.
+_NOISE_S = 1.0
+
+
+class Kind(StrEnum):
+    NEW = "new"
+    GONE = "gone"
+    CHANGED = "changed"
+    SAME = "same"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing in both: its value before and after as text; None: it is not there."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+    @property
+    def kind(self) -> Kind:
+        if self.old == self.new:
+            return Kind.SAME
+        return Kind.NEW if self.old is None else Kind.GONE if self.new is None else Kind.CHANGED
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def changes(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.kind is not Kind.SAME)
+
+
+@dataclass(frozen=True)
+class Side:
+    path: str
+    name: str
+    """The scenario's."""
+    outcome: Outcome | None
+    word: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    old: Side
+    new: Side
+    statement: str
+    sections: tuple[Section, ...]
+    cautions: tuple[str, ...] = ()
+    """Why a difference may say nothing about the job."""
+
+    def to_json(self) -> dict[str, Any]:
+        sections = {
+            section.title: [{**asdict(row), "kind": row.kind.value} for row in section.rows]
+            for section in self.sections
+        }
+        return {
+            "statement": self.statement,
+            "old": asdict(self.old),
+            "new": asdict(self.new),
+            "cautions": list(self.cautions),
+            "sections": sections,
+        }
+
+    def as_text(self) -> str:
+        """All changes, one line each, with the number of equal rows."""
+        lines = [self.statement, f"old: {self.old.word}  {self.old.path}", f"new: {self.new.word}  {self.new.path}"]
+        lines += [f"caution: {caution}" for caution in self.cautions]
+        for section in self.sections:
+            same = len(section.rows) - len(section.changes)
+            lines += ["", f"{section.title}: {len(section.changes)} changed, {same} the same"]
+            for row in section.changes:
+                lines.append(f"  {row.kind:<8} {row.name}: {row.old or 'none'} -> {row.new or 'none'}")
+        return "\n".join(lines)
+
+
+def compare_runs(
+    old: tuple[Path, RunRecord, Verdict | None], new: tuple[Path, RunRecord, Verdict | None]
+) -> Comparison:
+    """Compare two stored runs: (directory, record, verdict)."""
+    first, second = _side(*old), _side(*new)
+    findings = Section("findings", tuple(_rows(_findings(old[2]), _findings(new[2]))))
+    faults = Section("faults", tuple(_rows(_faults(old[2]), _faults(new[2]))))
+    counts = Section("counts", tuple(_rows(_counts(old[2]), _counts(new[2]))))
+    about = Section("conditions", tuple(_rows(_conditions(old[1], old[2]), _conditions(new[1], new[2]))))
+    cautions = [f"the {row.name} differs: {row.old} and {row.new}" for row in about.changes if row.name in _MUST_EQUAL]
+    if (old[1].scenario.chaos or []) != (new[1].scenario.chaos or []):
+        cautions.append("the scenarios have different faults")
+    return Comparison(
+        first, second, statement(first, second, findings), (findings, faults, counts, about), tuple(cautions)
+    )
+
+
+def statement(old: Side, new: Side, findings: Section) -> str:
+    """The comparison in one sentence."""
+    kinds = [row.kind for row in findings.changes]
+    parts = [f"{kinds.count(kind)} {kind}" for kind in (Kind.NEW, Kind.GONE, Kind.CHANGED) if kinds.count(kind)]
+    of = f"{findings.title}: {', '.join(parts)}" if parts else f"the {findings.title} are the same"
+    return f"{old.word} as before; {of}" if old.word == new.word else f"{old.word} before, {new.word} now; {of}"
+
+
+_MUST_EQUAL = ("scenario", "seed", "claim")
+
+
+def _side(path: Path, record: RunRecord, verdict: Verdict | None) -> Side:
+    name = verdict.scenario if verdict is not None else record.scenario.name or path.name
+    outcome = None if verdict is None else verdict.outcome
+    return Side(str(path), name, outcome, "no verdict" if verdict is None else verdict.word)
+
+
+def _rows(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Row]:
+    for name in dict.fromkeys((*new, *old)):
+        yield Row(name, old.get(name), new.get(name))
+
+
+def _findings(verdict: Verdict | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for finding in () if verdict is None else verdict.findings:
+        source = f" ({finding.source})" if finding.source is not None else ""
+        transient = ", transient" if finding.transient else ""
+        found[f"{finding.anomaly} in {finding.output}{source}{transient}"] = f"{finding.total:,}, {_state(finding)}"
+    return found
+
+
+def _state(finding: Finding) -> str:
+    return "breaks the claim" if finding.violates else "allowed" if finding.allowed is not None else "undecided"
+
+
+def _faults(verdict: Verdict | None) -> dict[str, str]:
+    faults = () if verdict is None else verdict.faults
+    return {f"{number} {_name(fault)}": "hit" if fault.hit else "not hit" for number, fault in enumerate(faults, 1)}
+
+
+def _name(fault: FaultReport) -> str:
+    batch = "" if fault.batch is None else f", batch {fault.batch}"
+    return f"{fault.fault} {fault.target}{batch}{'' if fault.point is None else f' at {fault.point}'}"
+
+
+def _counts(verdict: Verdict | None) -> dict[str, str]:
+    return {} if verdict is None else {name: f"{count:,}" for name, count in verdict.counts.items()}
+
+
+def _conditions(record: RunRecord, verdict: Verdict | None) -> dict[str, str]:
+    conditions = {"scenario": record.scenario.name or "unknown"}
+    if verdict is not None:
+        conditions["claim"] = ", ".join(f"{name} {value}" for name, value in verdict.claim.items())
+    if record.seed is not None:
+        conditions["seed"] = str(record.seed)
+    seconds = record.seconds
+    conditions["duration"] = f"{round(seconds / _NOISE_S) * _NOISE_S:.0f} s"
+    conditions["onceproof"] = record.onceproof or "unknown"
+    for name, version in sorted((record.versions or {}).items()):
+        shown = version.version if isinstance(version, BuiltComponent) else version
+        conditions[name] = shown or "unknown"
+    return conditions

@@ -1,0 +1,43 @@
+"""Writes the page about a run into its directory, as ``report.html``, readable by its owner only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onceproof.base.masking import masked
+from onceproof.base.signals import uninterrupted
+from onceproof.history import run_files
+from onceproof.history.execution import Execution
+from onceproof.history.run_directory import run_dir_problem
+from onceproof.reports.html.run_page import of_run
+
+FILE = "report.html"
+
+
+def write(run_dir: Path) -> Path:
+    """Write it and return its path. A link of that name is replaced, not followed.
+
+    Raises what `of_run` raises, and `EnvironmentProblem` if the directory cannot be written.
+    """
+    text = of_run(run_dir)
+    try:
+        run_files.write_text(run_dir / FILE, text)
+    except OSError as refused:
+        raise run_dir_problem(refused, run_dir) from refused
+    return run_dir / FILE
+
+
+@contextmanager
+def reported(execution: Execution) -> Iterator[None]:
+    """Write the page when this block ends, however it ends. A failure to write becomes a warning: the verdict matters more."""
+    try:
+        yield
+    finally:
+        with uninterrupted("writing the report"):
+            try:
+                write(execution.directory.path)
+            except Exception as failure:
+                why = masked(str(failure) or type(failure).__name__)
+                execution.timeline.emit("warning", message=f"there is no {FILE}: {why}")

@@ -1,0 +1,176 @@
+"""The events of a run that a report lists, each with the lane of the timeline that it belongs to and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from onceproof.base.timeline import Event
+from onceproof.base.words import times
+from onceproof.reports.html.source import number_of, text_of
+
+INPUT, DRIVER, PROXY, HARNESS, CONSUMERS = "input", "driver starts", "proxies", "harness", "consumers"
+#: Rows of the table of events.
+MOST = 400
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One event that is worth a row."""
+
+    anchor: str
+    """The row's id in the page, an ASCII name."""
+    at: float
+    kind: str
+    lane: str
+    what: str
+    log: str | None = None
+    """The log that has more about it, a file in ``logs/``."""
+
+
+def moments(events: Iterable[Event]) -> tuple[Moment, ...]:
+    """All events with a row, in the order of time."""
+    found = []
+    for number, event in enumerate(events):
+        family = event.kind.partition(".")[0]
+        describe = _WORDS.get(event.kind) or _FAMILIES.get(family)
+        if describe is not None:
+            lane, what = describe(event)
+            found.append(Moment(f"e{number}", event.at, event.kind, lane, what[:300], _log_of(event)))
+    return tuple(sorted(found, key=lambda one: one.at))
+
+
+def chosen(found: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    """At most `MOST` of them: faults, starts and warnings first, then the others from the beginning on."""
+    if len(found) <= MOST:
+        return found
+    ranked = sorted(range(len(found)), key=lambda i: (not found[i].kind.startswith(_IMPORTANT), i))
+    return tuple(found[i] for i in sorted(ranked[:MOST]))
+
+
+_IMPORTANT = ("fault.", "job.", "driver.", "warning", "bypass", "phase", "harness.")
+Described = tuple[str, str]
+
+
+def _log_of(event: Event) -> str | None:
+    start = number_of(event, "start")
+    if event.kind.startswith(("job.", "driver.")) and start is not None:
+        return f"driver-{start}.log"
+    service = text_of(event, "service")
+    return f"{service}.log" if event.kind.startswith("stack.") and service.isascii() and service.isalnum() else None
+
+
+def _phase(event: Event) -> Described:
+    why = text_of(event, "why")
+    return HARNESS, f"phase {text_of(event, 'name')}{f': {why}' if why else ''}"
+
+
+def _stack(event: Event) -> Described:
+    service = text_of(event, "service")
+    return service, f"{service} {'is ready' if event.kind == 'stack.ready' else 'is being started'}"
+
+
+def _fault(event: Event) -> Described:
+    batch, point, query = number_of(event, "batch"), text_of(event, "point"), text_of(event, "query")
+    where = ", ".join(
+        part for part in (f"batch {batch}" if batch is not None else "", f"query {query}" if query else "") if part
+    )
+    number = (number_of(event, "index") or 0) + 1
+    name = f"fault {number}, {text_of(event, 'fault')} {text_of(event, 'target')}"
+    at = f" at {point}" if point else ""
+    state = event.kind.partition(".")[2]
+    return fault_lane(event), f"{name}: {state}{at}{f' ({where})' if where else ''}"
+
+
+def fault_lane(event: Event) -> str:
+    return text_of(event, "target")
+
+
+def _started(event: Event) -> Described:
+    return DRIVER, f"driver start {number_of(event, 'start')} begins"
+
+
+def _exited(event: Event) -> Described:
+    killed = " (killed by the harness)" if event.data.get("killed") is True else ""
+    return DRIVER, f"driver start {number_of(event, 'start')} exits with code {number_of(event, 'code')}{killed}"
+
+
+def _driver(event: Event) -> Described:
+    return DRIVER, f"driver start {number_of(event, 'start')} {event.kind.partition('.')[2]}"
+
+
+def _chunk(event: Event) -> Described:
+    records = times(number_of(event, "records") or 0, "record")
+    of = f"chunk {number_of(event, 'chunk')} of {number_of(event, 'of')}"
+    return INPUT, f"{of} fed to {text_of(event, 'topic')}: {records}"
+
+
+def _batch(event: Event) -> Described:
+    query, state = text_of(event, "query"), event.kind.partition(".")[2]
+    records = number_of(event, "records")
+    size = f" with {times(records, 'record')}" if records is not None else ""
+    return f"batches {query}", f"batch {number_of(event, 'batch')} of {query} {state} in the checkpoint{size}"
+
+
+def _point(event: Event) -> Described:
+    return f"batches {text_of(event, 'query')}", f"batch {number_of(event, 'batch')} reaches {text_of(event, 'point')}"
+
+
+def _sink(event: Event) -> Described:
+    return "sink", f"sink {text_of(event, 'sink')}: {event.kind.partition('.')[2]}, batch {number_of(event, 'batch')}"
+
+
+def _frame(event: Event) -> Described:
+    what = [text_of(event, name) for name in ("frame", "action", "why")]
+    service = text_of(event, "service")
+    state = event.kind.partition(".")[2]
+    return (
+        PROXY,
+        f"request {state}{f' to {service}' if service else ''}{': ' if any(what) else ''}{', '.join(filter(None, what))}",
+    )
+
+
+def _message(event: Event) -> Described:
+    return HARNESS, text_of(event, "message")
+
+
+def _recreated(event: Event) -> Described:
+    return PROXY, f"proxy {text_of(event, 'proxy')} made again: {text_of(event, 'why')}"
+
+
+def _consumer(event: Event) -> Described:
+    message = number_of(event, "message")
+    about = f", message {message}" if message else ""
+    return CONSUMERS, f"{text_of(event, 'consumer')}: {event.kind.partition('.')[2]}{about}"
+
+
+_WORDS: dict[str, Callable[[Event], Described]] = {
+    "phase": _phase,
+    "stack.starting": _stack,
+    "stack.ready": _stack,
+    "job.started": _started,
+    "job.exited": _exited,
+    "feed.chunk": _chunk,
+    "batch.planned": _batch,
+    "batch.committed": _batch,
+    "point": _point,
+    "warning": _message,
+    "bypass": _message,
+    "harness.proxy-recreated": _recreated,
+    "frame.stopped": _frame,
+    "frame.abandoned": _frame,
+    "frame.answered": _frame,
+    "frame.delivered": _frame,
+    "frame.released": _frame,
+    "frame.undeliverable": _frame,
+    "consumers.crash": _consumer,
+    "consumers.cut": _consumer,
+    "consumers.end": _consumer,
+    "consumers.refuse": _consumer,
+    "consumers.lost": _consumer,
+    "consumers.return": _consumer,
+    "consumers.fenced": _consumer,
+    "consumers.lapse": _consumer,
+    "consumers.start": _consumer,
+}
+_FAMILIES: dict[str, Callable[[Event], Described]] = {"fault": _fault, "driver": _driver, "sink": _sink}

@@ -1,0 +1,113 @@
+"use strict";
+// Zooms the timeline and filters lists. The page shows everything without it.
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  all("[data-needs-script]").forEach((one) => { one.hidden = false; });
+
+  const chart = document.querySelector(".chart");
+  const axes = chart ? all(".axis", chart) : [];
+  if (axes.length) zoomable(chart, axes);
+
+  function zoomable(region, groups) {
+    const size = Number(groups[0].dataset.width), start = Number(groups[0].dataset.start), span = Number(groups[0].dataset.span);
+    const most = Math.max(1, span / 0.01);
+    let scale = 1, moved = 0;
+
+    function steps(length) {
+      const rough = length / 6, power = 10 ** Math.floor(Math.log10(rough));
+      return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
+    }
+    function text(x, y, words) {
+      const made = document.createElementNS("http:" + "//www.w3.org/2000/svg", "text");
+      made.setAttribute("x", x); made.setAttribute("y", y); made.setAttribute("class", "tick"); made.setAttribute("text-anchor", "middle");
+      made.textContent = words;
+      return made;
+    }
+    function draw() {
+      scale = Math.min(Math.max(scale, 1), most);
+      moved = Math.min(Math.max(moved, size - size * scale), 0);
+      all(".zx", region).forEach((one) => one.setAttribute("transform", `matrix(${scale} 0 0 1 ${moved} 0)`));
+      all(".zm", region).forEach((one) => {
+        one.setAttribute("transform", `translate(${Number(one.dataset.x) * scale + moved} ${one.dataset.y})`);
+        if (one.dataset.room) one.classList.toggle("off", Number(one.dataset.room) * scale < 7 * one.textContent.length + 4);
+      });
+      const from = start - moved / scale * span / size, length = span / scale, step = steps(length);
+      const digits = Math.max(0, -Math.floor(Math.log10(step)));
+      groups.forEach((axis) => {
+        axis.replaceChildren();
+        for (let at = Math.ceil(from / step) * step; at <= from + length; at += step) {
+          axis.append(text((at - from) / length * size, Number(axis.dataset.height) + 18, `${at.toFixed(digits)} s`));
+        }
+      });
+    }
+    function zoom(factor, x = size / 2) {
+      const next = Math.min(Math.max(scale * factor, 1), most);
+      moved = x - (x - moved) * next / scale;
+      scale = next;
+      draw();
+    }
+    const actions = {
+      in: () => zoom(1.6), out: () => zoom(1 / 1.6), left: () => { moved += size / 4; draw(); }, right: () => { moved -= size / 4; draw(); },
+      all: () => { scale = 1; moved = 0; draw(); },
+    };
+    const keys = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", "0": "all" };
+    all("[data-zoom]").forEach((button) => button.addEventListener("click", actions[button.dataset.zoom]));
+    region.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+      if (event.key.startsWith("Arrow") && scale === 1) return;
+      event.preventDefault();
+      actions[keys[event.key]]();
+    });
+    function place(event) {
+      const box = region.querySelector(".clip").getBoundingClientRect(), whole = region.querySelector(".time").getBoundingClientRect();
+      const unit = whole.width / region.querySelector(".time").viewBox.baseVal.width;
+      return { x: (event.clientX - whole.left) / unit - (region.querySelector(".time").viewBox.baseVal.width - size - 10), unit, box };
+    }
+    region.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      zoom(event.deltaY < 0 ? 1.25 : 0.8, place(event).x);
+    }, { passive: false });
+    let held = null, dragged = false;
+    region.addEventListener("pointerdown", (event) => { if (scale > 1 && event.pointerType === "mouse") { held = event.clientX; dragged = false; } });
+    window.addEventListener("pointerup", () => { held = null; });
+    region.addEventListener("click", (event) => { if (dragged) event.preventDefault(); dragged = false; }, true);
+    const cursor = document.getElementById("cursor");
+    region.addEventListener("pointermove", (event) => {
+      const { x, unit } = place(event);
+      if (held !== null) {
+        dragged = dragged || Math.abs(event.clientX - held) > 3;
+        moved += (event.clientX - held) / unit; held = event.clientX; draw();
+      }
+      if (cursor && x >= 0 && x <= size) {
+        const title = event.target.querySelector ? event.target.querySelector("title") : null;
+        const at = start + (x - moved) / scale * span / size;
+        cursor.textContent = `${at.toFixed(2)} s${title ? `: ${title.textContent}` : ""}`;
+      }
+    });
+    region.addEventListener("dragstart", (event) => event.preventDefault());
+    draw();
+  }
+
+  const search = document.getElementById("search");
+  if (search) {
+    const items = all(".witness");
+    search.addEventListener("input", () => {
+      const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      items.forEach((item) => {
+        const fits = words.every((word) => item.textContent.toLowerCase().includes(word));
+        item.classList.toggle("filtered", !fits);
+        if (fits) shown += 1;
+      });
+      document.getElementById("matches").textContent = words.length ? `${shown} of ${items.length} shown rows match` : "";
+    });
+  }
+
+  const filter = document.getElementById("filter");
+  if (filter) {
+    filter.addEventListener("change", () => {
+      all("[data-result]").forEach((one) => one.classList.toggle("filtered", filter.value !== "" && one.dataset.result !== filter.value));
+    });
+  }
+})();

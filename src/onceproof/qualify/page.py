@@ -1,0 +1,185 @@
+"""The HTML page about a qualification: its matrix as a heat map, and for each cell what was seen and how to repeat it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from onceproof.base.errors import UsageError
+from onceproof.history import run_files
+from onceproof.judge.findings import Outcome
+from onceproof.qualify.cells import Cell, State, kinds, outcome
+from onceproof.qualify.console import clock
+from onceproof.qualify.directory import FILE, Directory, Progress
+from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
+from onceproof.reports.html.files import FILE as PAGE
+from onceproof.reports.html.page import render
+from onceproof.reports.html.run_page import SYMBOLS, stops
+from onceproof.scenario.points import Point
+
+_RUN = re.compile(r"runs/[\w][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One cell on the page."""
+
+    cell: Cell
+    result: str
+    """A class of the style, and a choice of the filter: a verdict, ``undecided`` or ``n/a``."""
+    symbol: str
+    words: str
+    command: str | None
+    runs: tuple[tuple[str, bool], ...]
+    """(run directory, below that of the qualification; whether it has a report)"""
+    fixes: tuple[str, ...] = ()
+
+    @property
+    def tries(self) -> int:
+        return len(self.cell.runs)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """The matrix of one query; None: of the cells that name no query."""
+
+    query: str | None
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[Shown, ...], ...]], ...]
+
+
+def read(path: Path) -> tuple[Directory, Progress]:
+    """Open the directory of a qualification. Raises `UsageError` if it holds none, or a damaged one."""
+    directory, progress = Directory.open(path)
+    document = {name: value for name, value in progress.to_json().items() if name != "version"}
+    try:
+        return directory, TypeAdapter(Progress).validate_python(document)
+    except ValueError as damaged:
+        raise UsageError(
+            f"{path / FILE} is damaged: {damaged}", hint="begin a new one: onceproof qualify SCENARIO"
+        ) from None
+
+
+def write(path: Path) -> Path:
+    """Write the page into the directory of the qualification. Raises as `read`, and `OSError`."""
+    run_files.write_text(path / PAGE, page(*read(path)))
+    return path / PAGE
+
+
+def page(directory: Directory, progress: Progress) -> str:
+    shown = tuple(_shown(cell, directory) for cell in progress.cells)
+    result = _outcome(progress)
+    counts = Counter(one.result for one in shown)
+    return render(
+        "qualification.html",
+        title=f"qualification of {progress.scenario}: {result.value}",
+        name=progress.scenario,
+        outcome=result.value,
+        symbol=SYMBOLS[result],
+        lead=_lead(progress, counts),
+        counts=sorted(counts.items()),
+        heats=tuple(_heats(shown)),
+        shown=[one for one in shown if one.cell.reachable],
+        absent=[one for one in shown if not one.cell.reachable],
+        unfinished=progress.ended not in ("done",),
+        ended=progress.ended,
+        go_on=f"onceproof qualify --continue {shlex.quote(str(directory.path))}",
+        facts=(
+            ("directory", str(directory.path)),
+            ("scenario", progress.scenario_path),
+            ("scenario, SHA-256", progress.digest),
+            ("seed", str(progress.seed)),
+            ("time", clock(progress.spent_s)),
+            ("runs", str(progress.steps)),
+            ("ended", progress.ended or "not yet"),
+            ("run without faults", progress.first or "none"),
+            ("faults of the scenario itself, not used", str(progress.replaced)),
+        ),
+        report=PAGE,
+    )
+
+
+def compared(old: Path, new: Path) -> Comparison:
+    """Compare two qualifications cell by cell. Raises as `read`."""
+    first, second = read(old)[1], read(new)[1]
+    sides = [
+        Side(str(path), progress.scenario, _outcome(progress), _outcome(progress).value)
+        for path, progress in ((old, first), (new, second))
+    ]
+    before, after = ({cell.name: _word(cell) for cell in progress.cells} for progress in (first, second))
+    rows = tuple(Row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
+    cells = Section("cells", rows)
+    cautions = []
+    if first.digest != second.digest:
+        cautions.append("the scenario's file differs")
+    if first.seed != second.seed:
+        cautions.append(f"the seed differs: {first.seed} and {second.seed}")
+    if None in (first.ended, second.ended) or "budget" in (first.ended, second.ended):
+        cautions.append("not every cell was tried in both")
+    return Comparison(sides[0], sides[1], statement(sides[0], sides[1], cells), (cells,), tuple(cautions))
+
+
+def _outcome(progress: Progress) -> Outcome:
+    return outcome(progress.cells) if progress.cells else Outcome.INCONCLUSIVE
+
+
+def _lead(progress: Progress, counts: Counter[str]) -> str:
+    if not progress.cells:
+        return "No fault was tried: the run without faults must hold first, or has not ended."
+    reachable = sum(cell.reachable for cell in progress.cells)
+    words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()) if word != "n/a")
+    return f"{reachable} reachable cells: {words or 'none'}. A cell says nothing about other points or other jobs."
+
+
+def _shown(cell: Cell, directory: Directory) -> Shown:
+    if not cell.reachable:
+        result, symbol = "n/a", "\u2013"
+    elif cell.verdict is None:
+        result, symbol = "undecided", "\u25cb"
+    else:
+        result, symbol = cell.verdict.value, SYMBOLS[cell.verdict]
+    runs = tuple(
+        (run, (directory.path / run / PAGE).is_file() and not (directory.path / run).is_symlink())
+        for run in cell.runs
+        if _RUN.fullmatch(run)
+    )
+    file = directory.cells / f"{cell.name}.yaml"
+    command = f"onceproof run {shlex.quote(str(file))}" if cell.reachable and file.is_file() else None
+    return Shown(cell, result, symbol, _word(cell), command, runs, tuple(dict.fromkeys(_fixes(cell))))
+
+
+def _fixes(cell: Cell) -> Iterator[str]:
+    for name in cell.anomalies:
+        yield from stops(name)
+
+
+def _word(cell: Cell) -> str:
+    """``violated``, with marks: ``~`` placed approximately, ``*`` not separated from other cells, ``?`` not proven to have hit."""
+    if cell.verdict is None or not cell.reachable:
+        return cell.state.value
+    near = "~" if cell.state is State.APPROXIMATE else ""
+    return f"{near}{cell.verdict.value}{'*' if cell.together else ''}{'' if cell.exercised else '?'}"
+
+
+def _heats(shown: tuple[Shown, ...]) -> Iterator[Heat]:
+    reachable = [one for one in shown if one.cell.reachable]
+    order = [column for kind in kinds() for column in [one.cell.column for one in shown if one.cell.kind == kind]]
+    others = [one.cell.column for one in shown]
+    for query in dict.fromkeys(one.cell.query for one in reachable):
+        of_query = [one for one in reachable if one.cell.query == query]
+        columns = tuple(c for c in dict.fromkeys((*order, *others)) if any(one.cell.column == c for one in of_query))
+        rows = []
+        for point in Point:
+            fields = tuple(
+                tuple(one for one in of_query if one.cell.point is point and one.cell.column == column)
+                for column in columns
+            )
+            if any(fields):
+                rows.append((str(point), fields))
+        yield Heat(query, columns, tuple(rows))

@@ -1,0 +1,186 @@
+"""The pages about qualifications and comparisons, and the command `report`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from onceproof.base.errors import UsageError
+from onceproof.cli.app import app
+from onceproof.cli.run import report_files
+from onceproof.history.run_record import RunRecord
+from onceproof.judge.findings import Outcome
+from onceproof.qualify import page as qualification_page
+from onceproof.qualify.cells import Cell, Shared, State
+from onceproof.qualify.directory import Directory, Progress
+from onceproof.reports.comparison import Kind, compare_runs
+from onceproof.reports.html import comparison_page
+from onceproof.scenario.points import Point
+
+from .conftest import DUPLICATE, HELD, INCONCLUSIVE, VIOLATED
+
+SCRIPT = "<script>alert(1)</script>"
+CELLS = (
+    Cell(
+        "crash-driver-after-sink-commit",
+        "crash",
+        Point.AFTER_SINK_COMMIT,
+        {"target": "driver"},
+        words=f"COMMIT of {SCRIPT}",
+        state=State.EXERCISED,
+        verdict=Outcome.VIOLATED,
+        anomalies={"duplicate": 1986},
+        outputs=("rows",),
+        witnesses={"duplicate": SCRIPT},
+        evidence=(SCRIPT,),
+        alone=True,
+        shared=Shared("runs/a", "why", True, (SCRIPT,)),
+        runs=("runs/a", "runs/b", "../../etc"),
+    ),
+    Cell("crash-driver-after-offset-log", "crash", Point.AFTER_OFFSET_LOG, {"target": "driver"}, "flights", verdict=Outcome.HELD, state=State.EXERCISED, runs=("runs/a",)),
+    Cell("lost-ack", "lost-ack", Point.COMMIT_UNACKNOWLEDGED, state=State.NOT_REACHED, why="it never came"),
+    Cell("reject", "reject", Point.COMMIT_LOST, state=State.N_A, why="no sink of that kind"),
+)  # fmt: skip
+PROGRESS = Progress(SCRIPT, "/jobs/job.yaml", "0" * 64, 7, cells=CELLS, steps=2, spent_s=61.0, ended="budget")
+
+
+@pytest.fixture
+def qualification(tmp_path: Path) -> Path:
+    """The directory of a made-up qualification, with one run that has a report."""
+    directory = Directory.create(tmp_path, "job")
+    directory.save(PROGRESS)
+    (directory.runs / "a").mkdir()
+    (directory.runs / "a" / "report.html").write_text("")
+    directory.write(directory.cells / "crash-driver-after-sink-commit.yaml", "name: job")
+    return directory.path
+
+
+def test_a_qualification_is_a_heat_map_with_evidence_and_commands(qualification: Path) -> None:
+    text = qualification_page.write(qualification).read_text()
+    plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+    for part in (
+        "3 reachable cells: 1 held, 1 undecided, 1 violated",
+        "✕ violated*, driver (COMMIT of &lt;script&gt;alert(1)&lt;/script&gt;) · 3",
+        "Query flights",
+        "duplicate : 1,986 in rows",
+        f"onceproof run {qualification}/cells/crash-driver-after-sink-commit.yaml",
+        "It ended early (budget)",
+        "it never came",
+        "no sink of that kind",
+        "Fix, one of",
+    ):
+        assert part in plain
+    assert text.count("<script>") == 1
+    assert 'href="runs/a/report.html"' in text and 'href="runs/b' not in text and "../../etc" not in text
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids)) and set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [("{", "cannot be read"), ('{"version": 1, "cells": [3]}', "is damaged"), ("[]", "has version")],
+)
+def test_a_damaged_qualification_is_refused_with_its_file(qualification: Path, content: str, part: str) -> None:
+    (qualification / "qualification.json").write_text(content)
+    with pytest.raises(UsageError, match=f"qualification.json {part}"):
+        qualification_page.write(qualification)
+
+
+def test_values_of_other_types_in_a_qualification_are_refused(qualification: Path) -> None:
+    file = qualification / "qualification.json"
+    stored = json.loads(file.read_text())
+    stored["cells"][0]["anomalies"] = {"duplicate": ["many"]}
+    file.write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match="is damaged"):
+        qualification_page.write(qualification)
+
+
+def test_a_qualification_that_is_a_link_is_refused(qualification: Path, tmp_path: Path) -> None:
+    (qualification / "qualification.json").rename(tmp_path / "elsewhere.json")
+    (qualification / "qualification.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(UsageError, match="cannot be read"):
+        qualification_page.write(qualification)
+
+
+def test_two_runs_are_compared_by_finding() -> None:
+    record = RunRecord.model_validate({"scenario": {"name": "job"}, "seed": 7, "versions": {"kafka": "4.0"}})
+    other = RunRecord.model_validate({"scenario": {"name": "job"}, "seed": 8, "versions": {"kafka": "4.1"}})
+    more = replace(VIOLATED, findings=(replace(DUPLICATE, total=7000), replace(DUPLICATE, output="copies")))
+    old, new = (Path("/runs/1"), record, VIOLATED), (Path("/runs/2"), other, more)
+    done = compare_runs(old, new)
+    assert done.statement == "violated as before; findings: 1 new, 1 changed"
+    findings = {row.name: row for row in done.sections[0].rows}
+    assert findings["duplicate in rows"].kind is Kind.CHANGED
+    assert findings["duplicate in copies"].kind is Kind.NEW
+    assert done.cautions == ("the seed differs: 7 and 8",)
+    text = done.as_text()
+    assert "changed  duplicate in rows: 6,000, breaks the claim -> 7,000, breaks the claim" in text
+    assert "changed  kafka: 4.0 -> 4.1" in text
+    page = comparison_page.page(done)
+    assert "≠ changed" in page and "+ new" in page and "the seed differs" in page
+    assert json.loads(json.dumps(done.to_json()))["sections"]["findings"][0]["kind"] == "changed"
+    gone = compare_runs(old, (Path("/runs/3"), record, HELD))
+    assert gone.statement == "violated before, held now; findings: 1 gone"
+    assert compare_runs(old, old).statement == "violated as before; the findings are the same"
+    faults = compare_runs(old, (Path("/runs/4"), record, INCONCLUSIVE)).sections[1]
+    assert [(row.old, row.new) for row in faults.rows] == [("hit", "not hit")]
+
+
+def test_two_qualifications_are_compared_cell_by_cell(qualification: Path, tmp_path: Path) -> None:
+    directory = Directory(shutil.copytree(qualification, tmp_path / "new"))
+    directory.save(
+        replace(PROGRESS, digest="1" * 64, cells=(replace(CELLS[0], verdict=Outcome.HELD, shared=None), *CELLS[1:3]))
+    )
+    done = CliRunner().invoke(app, ["report", "--compare", str(qualification), str(directory.path), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["statement"] == "violated before, inconclusive now; cells: 1 gone, 1 changed"
+    assert found["cautions"] == ["the scenario's file differs", "not every cell was tried in both"]
+    assert "alert(1)" in Path(found["report"]).read_text()
+    assert "<script>alert" not in Path(found["report"]).read_text()
+
+
+def test_the_command_writes_pages_and_names_them(qualification: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    done = run(app, ["report", str(qualification)])
+    assert done.exit_code == 0 and f"report     {qualification}/report.html" in done.stdout
+    done = run(app, ["report", str(qualification), "--to", str(tmp_path / "other.html"), "--json"])
+    assert json.loads(done.stdout) == {"report": str(tmp_path / "other.html")}
+    assert (tmp_path / "other.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["nowhere"], "'nowhere' does not exist"),
+        (["--compare", "."], "report takes OLD and NEW, two directories, and 1 are named"),
+        ([".", "."], "--compare takes two, and 2 are named"),
+        (["."], "is not a run"),
+    ],
+)
+def test_wrong_usage_is_refused(
+    arguments: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["report", *arguments])
+    assert done.exit_code in (2, 4) and part in " ".join(done.output.split())
+
+
+def test_a_run_and_a_qualification_are_not_compared(qualification: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["report", "--compare", str(qualification), str(tmp_path)])
+    assert done.exit_code == 2 and "cannot be compared" in done.output
+
+
+def test_each_registered_report_can_be_written_to_a_file() -> None:
+    files = report_files(Path("a.xml"), ["html=b.html", "json=c=d.json"])
+    assert files == [("junit", Path("a.xml")), ("html", Path("b.html")), ("json", Path("c=d.json"))]
+    with pytest.raises(UsageError, match="names no file"):
+        report_files(None, ["html"])
+    with pytest.raises(UsageError, match="there is no report 'htm'"):
+        report_files(None, ["htm=a"])
