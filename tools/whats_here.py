@@ -33,6 +33,7 @@ ORDER = [
         "src/onceproof/kinds",
         "src/onceproof/consumers",
         "src/onceproof/explore",
+        "src/onceproof/api",
         "tools",
         "benchmarks",
     ),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-import onceproof
+from onceproof.base.version import __version__
 from onceproof.cli import follow_up
 from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved
 from onceproof.cli.output import Output, failing_well
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        Output(False).result(f"onceproof {onceproof.__version__}")
+        Output(False).result(f"onceproof {__version__}")
         raise typer.Exit
 
 

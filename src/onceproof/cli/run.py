@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from onceproof.api import runs
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
@@ -44,19 +45,16 @@ def run_scenarios(
             break
         if len(loaded) > 1:
             _say_report(RunSet((results[-1],)), output)
-    runs = RunSet(tuple(results), by_expectation=everything)
-    code = _conclude(runs, output, reported=len(loaded) > 1)
+    run_set = RunSet(tuple(results), by_expectation=everything)
+    code = _conclude(run_set, output, reported=len(loaded) > 1)
     if junit is not None:  # last, so that the report is printed even if the file cannot be written
-        _write_file(junit, reports.get("junit")().render(runs))
+        _write_file(junit, reports.get("junit")().render(run_set))
     return code
 
 
 def check_run(run: Path, output: Output) -> int:
     """Judge a stored run again; returns its verdict's exit code."""
-    _must_exist(run)
-    from onceproof.judge.verdict import check
-
-    verdict = check(run)
+    verdict = runs.check(run)
     result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
     return _conclude(RunSet((result,)), output, reported=False)
 
@@ -104,12 +102,11 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int
 
 def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
     from onceproof.kinds.contract import kind_of
-    from onceproof.run import run
 
     scenario = loaded.scenario
     try:
         with Progress(output.console(), scenario.name) as progress:
-            outcome = run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress])
+            outcome = runs.run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress])
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
     except (OnceproofError, Interrupted) as error:

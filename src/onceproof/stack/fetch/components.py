@@ -26,8 +26,8 @@ from typing import Any, Literal
 import platformdirs
 from filelock import FileLock, Timeout
 
-from onceproof import __version__
 from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.base.version import __version__
 from onceproof.stack.fetch import checkpoint_jar, class_archive, driver_archive, jars
 from onceproof.stack.fetch.java import Java, find_java
 from onceproof.stack.fetch.progress import FetchStopped, Progress
