@@ -32,7 +32,7 @@ run.assert_held()
 ```
 
 `import onceproof` imports nothing else: each name is loaded when it is first used. The command line and the
-pytest plugin call the same functions, so a verdict is the same however a scenario is run. A type checker knows all
+[pytest plugin](pytest.md) call the same functions, so a verdict is the same however a scenario is run. A type checker knows all
 names below; a kind of fault of another package is made with `onceproof.fault("its-name", ...)`.
 """
 
