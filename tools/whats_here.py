@@ -34,6 +34,7 @@ ORDER = [
         "src/onceproof/consumers",
         "src/onceproof/explore",
         "src/onceproof/api",
+        "src/onceproof/gate",
         "src/onceproof/pytest_plugin",
         "tools",
         "benchmarks",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onceproof.base.version import __version__
-from onceproof.cli import follow_up
+from onceproof.cli import ci, follow_up
 from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved
 from onceproof.cli.output import Output, failing_well
 
@@ -417,4 +417,5 @@ def propose(
         output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
 
 
+app.add_typer(ci.commands)
 app.add_typer(follow_up.commands)
