@@ -18,7 +18,7 @@ ORDER = (
     *("base", "values", "sinks", "scenario", "data"),
     *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos", "kinds"),
     *("oracle", "judge", "expectation", "checkers", "reports"),
-    *("scenario_files", "imports", "run", "qualify", "explore", "api", "gate", "pytest_plugin", "cli"),
+    *("scenario_files", "imports", "run", "qualify", "explore", "api", "gate", "ci_output", "pytest_plugin", "cli"),
 )
 
 

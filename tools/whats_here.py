@@ -35,6 +35,7 @@ ORDER = [
         "src/onceproof/explore",
         "src/onceproof/api",
         "src/onceproof/gate",
+        "src/onceproof/ci_output",
         "src/onceproof/pytest_plugin",
         "tools",
         "benchmarks",

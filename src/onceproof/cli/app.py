@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from onceproof.base.version import __version__
-from onceproof.cli import ci, follow_up
-from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved
+from onceproof.cli import ci as ci_commands
+from onceproof.cli import follow_up
+from onceproof.cli.options import EXIT_CODES, Ci, Json, Listing, Name, Resolved
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -78,6 +79,7 @@ def run(
         Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
     ] = Path("onceproof-runs"),
     seed: Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")] = None,
+    ci: Ci = False,
 ) -> None:
     """Run scenarios and judge their outputs.
 
@@ -96,7 +98,7 @@ def run(
         from onceproof.cli.run import run_scenarios
 
         code = run_scenarios(
-            scenarios or [], everything=everything, runs_dir=runs, seed=seed, junit=junit, output=output
+            scenarios or [], everything=everything, runs_dir=runs, seed=seed, junit=junit, ci=ci, output=output
         )
         raise typer.Exit(code)
 
@@ -417,5 +419,5 @@ def propose(
         output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
 
 
-app.add_typer(ci.commands)
+app.add_typer(ci_commands.commands)
 app.add_typer(follow_up.commands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from rich.table import Table
@@ -13,6 +14,8 @@ from onceproof.api.runs import Run
 from onceproof.base.duration import seconds
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.base.visible import visible
+from onceproof.ci_output.result import CiResult, of_run
+from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output
 from onceproof.gate import session, settings
 from onceproof.gate.baseline import Baseline
@@ -26,7 +29,7 @@ from onceproof.scenario_files.load import LoadedScenario, find, load_file
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 
 
-def gate(file: Path, *, budget: str, update: bool, runs_dir: Path, output: Output) -> int:
+def gate(file: Path, *, budget: str, update: bool, runs_dir: Path, ci: bool, output: Output) -> int:
     """Run the gate; returns its exit code. Raises `UsageError` before anything starts."""
     budget_s = seconds(budget)
     gated = settings.read(file)
@@ -45,9 +48,19 @@ def gate(file: Path, *, budget: str, update: bool, runs_dir: Path, output: Outpu
     output.say(as_text(result, output), styled=True)
     if output.as_json:
         output.result(json.dumps(as_json(result)))
+    if ci:
+        publish([_for_ci(row, loaded) for row in result.rows], os.environ, output.command)
     if update:
         _update(result, gated, output)
     return result.outcome.exit_code
+
+
+def _for_ci(row: Row, loaded: dict[str, LoadedScenario]) -> CiResult:
+    path = loaded[row.path].path if row.path in loaded else None
+    passed = row.status is Status.PASSED
+    if row.run is None:
+        return CiResult(row.path, path, passed, row.status, row.why)
+    return of_run(row.run, path, passed=passed, status=row.status, why=row.why, expected=row.expect)
 
 
 def _loaded(gated: GateSettings) -> dict[str, LoadedScenario]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from onceproof.api import runs
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
+from onceproof.ci_output.result import CiResult, of_run
+from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, crashed
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
@@ -23,7 +26,14 @@ _MOST_DRAWN = 100
 
 
 def run_scenarios(
-    given: list[str], *, everything: bool, runs_dir: Path, seed: int | None, junit: Path | None, output: Output
+    given: list[str],
+    *,
+    everything: bool,
+    runs_dir: Path,
+    seed: int | None,
+    junit: Path | None,
+    ci: bool,
+    output: Output,
 ) -> int:
     """Run the named scenarios, or all shipped ones; returns the exit code.
 
@@ -47,9 +57,26 @@ def run_scenarios(
             _say_report(RunSet((results[-1],)), output)
     run_set = RunSet(tuple(results), by_expectation=everything)
     code = _conclude(run_set, output, reported=len(loaded) > 1)
+    if ci:
+        publish(_for_ci(run_set, loaded), os.environ, output.command)
     if junit is not None:  # last, so that the report is printed even if the file cannot be written
         _write_file(junit, reports.get("junit")().render(run_set))
     return code
+
+
+def _for_ci(run_set: RunSet, loaded: list[LoadedScenario]) -> list[CiResult]:
+    found = []
+    for result, each in zip(run_set.results, loaded, strict=False):  # fewer results after an interruption
+        passed, status = run_set.passed(result), result.outcome.value
+        if result.verdict is None or result.run_dir is None:
+            why = "no verdict" if result.error is None else result.error.message.partition("\n")[0]
+            found.append(CiResult(result.scenario, each.path, passed, status, why, str(result.error or "")))
+            continue
+        why = next(iter(result.verdict.reasons), result.verdict.word).partition("\n")[0]
+        run = runs.Run(each.scenario, result.verdict, result.run_dir)
+        expected = result.expect.verdict if run_set.by_expectation else "held"
+        found.append(of_run(run, each.path, passed=passed, status=status, why=why, expected=expected))
+    return found
 
 
 def check_run(run: Path, output: Output) -> int:
