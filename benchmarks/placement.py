@@ -24,9 +24,9 @@ from measure import machine
 from ruamel.yaml import YAML
 from state_left import Sink, Trial, Truth, look
 
-import onceproof.run
 from onceproof.base.timeline import Event
 from onceproof.kinds import command
+from onceproof.run import run as run_loaded
 from onceproof.scenario_files.load import find, load_file, resolved
 from onceproof.stack.embedded import EmbeddedStack
 
@@ -212,7 +212,7 @@ def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) ->
             return stack
 
     with patch.object(command, "EmbeddedStack", Observed):
-        result = onceproof.run.run(load_file(scenario), runs_dir=runs, listeners=[watcher, _narrate])
+        result = run_loaded(load_file(scenario), runs_dir=runs, listeners=[watcher, _narrate])
     truth, last = Truth(result.run_dir, upsert=job.upsert), watcher.final()
     words = "\n".join(path.read_text(errors="replace") for path in (result.run_dir / "logs").glob("driver-*.log"))
     rows = []

@@ -226,7 +226,7 @@ def test_no_code_sleeps_for_a_guessed_time() -> None:
     assert sleepers - set(WAITS) == set()
 
 
-@pytest.mark.parametrize("tool", ["whats_here.py", "anomalies.py"])
+@pytest.mark.parametrize("tool", ["whats_here.py", "anomalies.py", "python_api.py"])
 def test_a_generated_page_is_up_to_date(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, check=False

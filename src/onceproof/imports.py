@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from confluent_kafka import KafkaException
 from psycopg.conninfo import conninfo_to_dict
 
-from onceproof import __version__
 from onceproof.base.errors import HistoryError, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
+from onceproof.base.version import __version__
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
 from onceproof.formats.feed import check_registry

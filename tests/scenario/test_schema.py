@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
 
 from onceproof.base.errors import UsageError
+from onceproof.cli.app import app
 from onceproof.cli.show import listing, listing_of, schema_text
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
@@ -20,83 +22,16 @@ from onceproof.scenario_files.load import find, names, resolved
 SCHEMA: dict[str, Any] = json.loads(schema_text())
 
 
-def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]:
-    """The errors that a JSON Schema validator would report, for the keywords that this schema uses."""
-    unknown = schema.keys() - {
-        *(
-            "$schema",
-            "$defs",
-            "title",
-            "description",
-            "default",
-            "examples",
-            "format",
-            "propertyNames",
-            "minimum",
-            "maximum",
-        ),
-        *(
-            "exclusiveMinimum",
-            "exclusiveMaximum",
-            "minItems",
-            "minProperties",
-            "maxProperties",
-            "minLength",
-            "maxLength",
-            "maxItems",
-        ),
-        *(
-            "$ref",
-            "anyOf",
-            "allOf",
-            "if",
-            "then",
-            "else",
-            "type",
-            "enum",
-            "const",
-            "pattern",
-            "properties",
-            "required",
-            "items",
-        ),
-        "additionalProperties",
-    }
-    assert not unknown, f"this test does not know {unknown}"
-    if "$ref" in schema:
-        yield from errors(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], value, where)
-    if "anyOf" in schema and not any(not list(errors(each, value, where)) for each in schema["anyOf"]):
-        yield f"{where}: {value!r} is none of {len(schema['anyOf'])}"
-    for each in schema.get("allOf", ()):
-        yield from errors(each, value, where)
-    if "if" in schema:
-        holds = not list(errors(schema["if"], value, where))
-        yield from errors(schema.get("then" if holds else "else", {}), value, where)
-    if "enum" in schema and value not in schema["enum"]:
-        yield f"{where}: {value!r} is not one of {schema['enum']}"
-    if "const" in schema and value != schema["const"]:
-        yield f"{where}: {value!r} is not {schema['const']!r}"
-    if "pattern" in schema and not re.search(schema["pattern"], str(value)):
-        yield f"{where}: {value!r} does not match"
-    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
-    kind = schema.get("type")
-    if kind == "null" and value is not None:
-        yield f"{where}: {value!r} is not null"
-    if kind in kinds and not (isinstance(value, kinds[kind]) and (kind == "boolean" or not isinstance(value, bool))):
-        yield f"{where}: {value!r} is not of type {kind}"
-    if isinstance(value, dict):
-        known = schema.get("properties", {})
-        yield from (f"{where}: {name} is missing" for name in schema.get("required", ()) if name not in value)
-        for name, inner in value.items():
-            if name in known:
-                yield from errors(known[name], inner, f"{where}.{name}")
-            elif schema.get("additionalProperties") is False:
-                yield f"{where}: {name} is unknown"
-            elif isinstance(schema.get("additionalProperties"), dict):
-                yield from errors(schema["additionalProperties"], inner, f"{where}.{name}")
-    if isinstance(value, list) and "items" in schema:
-        for index, inner in enumerate(value):
-            yield from errors(schema["items"], inner, f"{where}[{index}]")
+def errors(schema: dict[str, Any], value: Any) -> Iterator[str]:
+    """Each error of the validator: its path in ``value``, and the message."""
+    for error in Draft202012Validator(schema).iter_errors(value):
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
+        yield f"{path}: {error.message}"
+
+
+def test_the_schema_is_itself_valid_and_names_its_dialect() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
 
 
 def as_json(path: Path) -> Any:
@@ -123,10 +58,17 @@ def test_the_schema_accepts_every_shipped_scenario(name: str) -> None:
     [
         ({"chaos": [{"fault": "crsh", "target": "driver", "at": {"batch": 1, "point": "in-tasks"}}]}, ".chaos[0]"),
         ({"oracle": {"kind": "sql"}}, ".oracle"),
-        ({"inputs": []}, "inputs is unknown"),
+        ({"inputs": []}, "'inputs' was unexpected"),
         ({"claim": {"delivery": "exactly-once"}}, ".claim.delivery"),
         ({"pipeline": {}}, ".pipeline"),
-        ({"input": [{"topic": "t", "dataset": "numbers", "options": {"no": 1}}]}, ".input[0].options: no is unknown"),
+        ({"expect": {"verdict": "hold"}}, ".expect.verdict: 'hold' is not one of"),
+        ({"limits": {"deadline_s": "300"}}, ".limits.deadline_s: '300' is not of type 'number'"),
+        ({"outputs": {"t": {"tabel": "t", "identity": ["id"]}}}, ".outputs.t"),
+        ({"seed": "1"}, ".seed: '1' is not of type 'integer'"),
+        (
+            {"input": [{"topic": "t", "dataset": "numbers", "options": {"no": 1}}]},
+            ".input[0].options: Additional properties are not allowed ('no' was unexpected)",
+        ),
     ],
 )
 def test_the_schema_refuses_wrong_values(whole: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
@@ -144,7 +86,7 @@ def test_the_schema_refuses_wrong_values(whole: dict[str, Any], changes: dict[st
         ({"claim": {"order": "per-kye"}}, ".claim"),
         ({"pipeline": {"args": {"acks": 1.5}}}, ".pipeline"),
         ({"chaos": [{"fault": "crash", "target": "driver", "at": {"batch": 1, "point": None}}]}, ".chaos"),
-        ({"inputs": []}, "inputs is unknown"),
+        ({"inputs": []}, "'inputs' was unexpected"),
         ({"base": 5}, ".base"),
     ],
 )
@@ -188,3 +130,19 @@ def test_the_list_of_faults_names_their_targets() -> None:
         word in abouts["crash"] for word in ("driver", "broker", "controller", "executor", "python worker", "postgres")
     )
     assert all(word in abouts["stall"] for word in ("driver", "broker", "controller", "task"))
+
+
+def test_init_names_the_schema_for_editors_and_writes_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    words = ["init", "--topic", "orders", "--table", "booked", "--", "python", "job.py"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    first = Path("job.yaml").read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=onceproof.schema.json"
+    assert "wrote onceproof.schema.json" in done.output
+    assert json.loads(Path("onceproof.schema.json").read_text()) == SCHEMA
+    assert list(errors(SCHEMA, as_json(tmp_path / "job.yaml"))) == []
+    Path("onceproof.schema.json").write_text("{}")
+    assert CliRunner().invoke(app, [*words[:1], "--force", *words[1:]]).exit_code == 0
+    assert Path("onceproof.schema.json").read_text() == "{}"

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-import onceproof
+from onceproof.base.version import __version__
+from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
-from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved, Stack
+from onceproof.cli.options import EXIT_CODES, Ci, Json, Listing, Name, Resolved, Stack
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -27,7 +28,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        Output(False).result(f"onceproof {onceproof.__version__}")
+        Output(False).result(f"onceproof {__version__}")
         raise typer.Exit
 
 
@@ -85,6 +86,7 @@ def run(
     ] = Path("onceproof-runs"),
     seed: Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")] = None,
     stack: Stack = None,
+    ci: Ci = False,
 ) -> None:
     """Run scenarios and judge their outputs.
 
@@ -104,7 +106,14 @@ def run(
 
         files = report_files(junit, report or [])
         code = run_scenarios(
-            scenarios or [], everything=everything, runs_dir=runs, seed=seed, files=files, output=output, stack=stack
+            scenarios or [],
+            everything=everything,
+            runs_dir=runs,
+            seed=seed,
+            files=files,
+            ci=ci,
+            output=output,
+            stack=stack,
         )
         raise typer.Exit(code)
 
@@ -425,5 +434,6 @@ def propose(
         output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
 
 
+app.add_typer(ci_commands.commands)
 app.add_typer(follow_up.commands)
 app.add_typer(containers.commands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -148,13 +149,23 @@ def picture(
 
 
 @commands.command(rich_help_panel=_MACHINE)
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    as_json: Json = False,
+    cache_key: Annotated[
+        bool, typer.Option("--cache-key", help="Only print a key for a CI server's cache of the fetched components.")
+    ] = False,
+) -> None:
     """List what is installed, what is missing, and how to fix it.
 
     Exit code 4 if anything that a run needs is missing.
     """
     output = Output(as_json)
     with failing_well(output):
+        if cache_key:
+            from onceproof.stack.fetch.components import cache_key as key
+
+            output.result(json.dumps({"cache_key": key()}) if as_json else key())
+            return
         from onceproof.cli.show import examined
 
         text, healthy = examined(as_json)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from onceproof.api.histories import import_history
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import expanded
-from onceproof.imports import Sources, import_history
 
 
 def import_run(
@@ -22,14 +22,16 @@ def import_run(
     as_json: bool,
 ) -> str:
     """Import, and return a message with the run directory and how to judge it. Raises as `import_history`."""
-    sources = Sources(
+    run = import_history(
+        scenario,
         inputs=_files("--input", inputs),
         outputs=_files("--output", outputs),
         tables=_files("--table", tables),
         kafka=kafka,
         postgres_env=postgres_env,
+        drained=not not_drained,
+        runs_dir=runs,
     )
-    run = import_history(scenario, sources, runs_dir=runs, drained=not not_drained)
     return json.dumps({"run": str(run)}) if as_json else f"run: {run}\njudge it: onceproof check {run}"
 
 

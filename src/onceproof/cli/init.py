@@ -13,6 +13,7 @@ from onceproof.base.signals import uninterrupted
 from onceproof.scenario_files.checks.names import TOPIC_RULE, is_topic, table_problem
 from onceproof.scenario_files.drafts import command, draft, sample
 from onceproof.scenario_files.load import load
+from onceproof.scenario_files.schema import schema as schema_of_scenarios
 
 
 def init_scenario(
@@ -78,6 +79,7 @@ def init_scenario(
         )
     )
     _write(path, drafted)
+    for_editors = _write_schema(path.parent)
     decisions = draft.decisions(drafted)
     if as_json:
         return json.dumps({"scenario": str(path), "decide": decisions})
@@ -86,6 +88,11 @@ def init_scenario(
         [
             f"wrote {shown}, a valid scenario. Now decide in it, where it says {command.DECIDE}:",
             *(f"  - {decision}" for decision in decisions),
+            *(
+                [f"wrote {draft.SCHEMA_FILE}, with which an editor checks and completes scenarios"]
+                if for_editors
+                else []
+            ),
             f"next: onceproof plan {shown}, then: onceproof run {shown}",
         ]
     )
@@ -143,6 +150,18 @@ def _target(file: Path | None, job: command.Job, force: bool) -> Path:
             f"{str(path)!r} exists already", hint="overwrite it with --force, or name another with --to FILE"
         )
     return path
+
+
+def _write_schema(folder: Path) -> bool:
+    """Write the JSON Schema that the scenario's first line names, if there is none; whether it was written."""
+    file = folder / draft.SCHEMA_FILE
+    if exists(file):
+        return False
+    try:
+        file.write_text(json.dumps(schema_of_scenarios(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{str(file)!r} cannot be written: {error.strerror}") from error
+    return True
 
 
 def _write(path: Path, drafted: str) -> None:

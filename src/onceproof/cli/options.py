@@ -28,6 +28,12 @@ class Listing(StrEnum):
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
+Ci = Annotated[
+    bool,
+    typer.Option(
+        "--ci", help="Also report to the CI server: summary and annotations on GitHub, code quality report on GitLab."
+    ),
+]
 Name = Annotated[
     str,
     typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),

@@ -39,6 +39,10 @@ class Output:
         """Print an error for people."""
         _write(sys.stderr, visible(text))
 
+    def command(self, line: str) -> None:
+        """Print a command for a CI server, which finds it in either stream."""
+        _write(self._people, line)
+
     def result(self, text: str) -> None:
         """Print the command's result to stdout: the JSON object, or the text."""
         self.has_result = True

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+from onceproof.api import runs
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.registry import suggest
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
+from onceproof.ci_output.result import CiResult, of_run
+from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, crashed
 from onceproof.cli.stacks import profile_of
 from onceproof.history.run_directory import private_files
@@ -31,6 +35,7 @@ def run_scenarios(
     runs_dir: Path,
     seed: int | None,
     files: list[tuple[str, Path]],
+    ci: bool,
     output: Output,
     stack: str | None = None,
 ) -> int:
@@ -59,10 +64,12 @@ def run_scenarios(
             break
         if len(loaded) > 1:
             _say_report(RunSet((results[-1],)), output)
-    runs = RunSet(tuple(results), by_expectation=everything)
-    code = _conclude(runs, output, reported=len(loaded) > 1)
+    run_set = RunSet(tuple(results), by_expectation=everything)
+    code = _conclude(run_set, output, reported=len(loaded) > 1)
+    if ci:
+        publish(_for_ci(run_set, loaded), os.environ, output.command)
     for name, file in files:  # last, so that the report is printed even if a file cannot be written
-        _write_file(file, reports.get(name)().render(runs))
+        _write_file(file, reports.get(name)().render(run_set))
     return code
 
 
@@ -84,12 +91,24 @@ def report_files(junit: Path | None, given: list[str]) -> list[tuple[str, Path]]
     return files
 
 
+def _for_ci(run_set: RunSet, loaded: list[LoadedScenario]) -> list[CiResult]:
+    found = []
+    for result, each in zip(run_set.results, loaded, strict=False):  # fewer results after an interruption
+        passed, status = run_set.passed(result), result.outcome.value
+        if result.verdict is None or result.run_dir is None:
+            why = "no verdict" if result.error is None else result.error.message.partition("\n")[0]
+            found.append(CiResult(result.scenario, each.path, passed, status, why, str(result.error or "")))
+            continue
+        why = next(iter(result.verdict.reasons), result.verdict.word).partition("\n")[0]
+        run = runs.Run(each.scenario, result.verdict, result.run_dir)
+        expected = result.expect.verdict if run_set.by_expectation else "held"
+        found.append(of_run(run, each.path, passed=passed, status=status, why=why, expected=expected))
+    return found
+
+
 def check_run(run: Path, output: Output) -> int:
     """Judge a stored run again; returns its verdict's exit code."""
-    _must_exist(run)
-    from onceproof.judge.verdict import check
-
-    verdict = check(run)
+    verdict = runs.check(run)
     if (why := _html(run)) is not None:
         output.say(why)
     result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
@@ -151,12 +170,11 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int
 
 def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
     from onceproof.kinds.contract import kind_of
-    from onceproof.run import run
 
     scenario = loaded.scenario
     try:
         with Progress(output.console(), scenario.name) as progress:
-            outcome = run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress])
+            outcome = runs.run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress])
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
     except (OnceproofError, Interrupted) as error:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from onceproof import __version__
 from onceproof.base.process import machine, peak_rss_kib
 from onceproof.base.timeline import Listener, Timeline
+from onceproof.base.version import __version__
 from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import StoredScenario
 from onceproof.history.schema import VERSION

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
@@ -61,6 +61,7 @@ def schema() -> dict[str, Any]:
     _add_based(_SCENARIO, definitions)
     definitions[_based(_SCENARIO)]["description"] = "a scenario with a base: only what it changes; null removes a value"
     document = {
+        "$schema": GenerateJsonSchema.schema_dialect,
         "if": {"required": ["base"]},
         "then": {"$ref": f"#/$defs/{_based(_SCENARIO)}"},
         "else": {"$ref": f"#/$defs/{_SCENARIO}"},

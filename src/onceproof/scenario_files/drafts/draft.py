@@ -21,6 +21,8 @@ _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 #: Fields of the data set `numbers`, which is fed if there is no sample.
 _NUMBERS = {"id": "bigint", "key": "text", "seq": "bigint", "payload": "text"}
 _CHUNKS = 6
+#: Next to the scenario; the first line names it, for editors.
+SCHEMA_FILE = "onceproof.schema.json"
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def scalar(value: str) -> str:
 def _head(draft: Draft) -> str:
     name = draft.file.name
     return f"""\
+# yaml-language-server: $schema={SCHEMA_FILE}
 # Written by `onceproof init`. It is valid already; {DECIDE} marks what only you can know.
 #   onceproof validate {name}    show every problem, with its line
 #   onceproof plan {name}        show what a run would do, and how exactly its faults can be placed

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tempfile
 import threading
@@ -26,8 +27,8 @@ from typing import Any, Literal
 import platformdirs
 from filelock import FileLock, Timeout
 
-from onceproof import __version__
 from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.base.version import __version__
 from onceproof.stack.fetch import checkpoint_jar, class_archive, driver_archive, jars
 from onceproof.stack.fetch.java import Java, find_java
 from onceproof.stack.fetch.progress import FetchStopped, Progress
@@ -152,6 +153,13 @@ def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
 def status() -> list[ComponentStatus]:
     """The state of each component in the cache. Fetches nothing."""
     return [_status_of(component, cache_folder()) for component in shipped()]
+
+
+def cache_key() -> str:
+    """A key for a CI server's cache of the folder: it changes when a component does, or the machine's kind."""
+    parts = sorted(f"{part.name} {part.version} {part.key}" for part in shipped())
+    digest = hashlib.sha256("\n".join([platform.machine(), *parts]).encode()).hexdigest()
+    return f"onceproof-{platform.machine()}-{digest[:16]}"
 
 
 @cache

@@ -1,0 +1,70 @@
+"""Qualify a job: try each kind of fault at each point of its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from onceproof.api.runs import RUNS
+from onceproof.base.duration import seconds
+from onceproof.base.errors import UsageError
+from onceproof.base.timeline import Event
+from onceproof.history.run_directory import private_files
+from onceproof.qualify import session
+from onceproof.qualify.directory import Progress
+from onceproof.qualify.session import ProgressListener, Result
+from onceproof.scenario_files.load import find
+
+
+class Silent:
+    """A `onceproof.qualify.session.ProgressListener` that does nothing."""
+
+    def starts(self) -> None:
+        return
+
+    def begins(self, what: str) -> None:
+        return
+
+    def event(self, event: Event) -> None:
+        return
+
+    def print(self, line: str) -> None:
+        return
+
+
+def qualify(
+    scenario: str | Path | None = None,
+    *,
+    go_on: str | Path | None = None,
+    budget: str = "10m",
+    seed: int | None = None,
+    runs_dir: str | Path = RUNS,
+    listening: Callable[[Progress], AbstractContextManager[ProgressListener]] | None = None,
+) -> Result:
+    """Begin the qualification of a ``scenario``, or ``go_on`` with the one in that directory.
+
+    ``budget``: for all runs together (``90s``, ``10m``, ``1h30m``). ``listening`` returns a context with what is notified of
+    the progress. The result has the matrix in ``cells``, the ``outcome`` and the ``strongest`` claim that held.
+
+    Raises `UsageError` before anything starts, and `Interrupted` with the command that continues.
+    """
+    budget_s = seconds(budget)
+    if (scenario is None) == (go_on is None):
+        given = "both" if scenario else "neither"
+        raise UsageError(
+            f"qualify takes either a SCENARIO or --continue DIR, and was given {given}",
+            hint="onceproof qualify my_job.yaml",
+        )
+    if go_on is not None and seed is not None:
+        message = f"--seed {seed} cannot change the seed of a qualification that is continued"
+        raise UsageError(message, hint="leave out --seed")
+    with private_files():
+        if go_on is not None:
+            directory, progress = session.resume(Path(go_on))
+        else:
+            assert scenario is not None
+            directory, progress = session.begin(find(scenario), runs_dir=Path(runs_dir), seed=seed)
+        silent: AbstractContextManager[ProgressListener] = nullcontext(Silent())
+        with silent if listening is None else listening(progress) as listener:
+            return session.Session(directory, progress, budget_s=budget_s, listener=listener).work()

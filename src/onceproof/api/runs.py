@@ -1,0 +1,114 @@
+"""Run a scenario, or judge a stored run again, and assert what the verdict is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceproof.base.errors import UsageError
+from onceproof.base.registry import suggest
+from onceproof.base.timeline import Listener
+from onceproof.judge.checker import checkers
+from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict
+from onceproof.scenario.base import AnyFaultSpec
+from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import LoadedScenario
+
+#: Where the command line and the Python API create run directories, below the current folder.
+RUNS = Path("onceproof-runs")
+_FINDINGS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was judged."""
+
+    scenario: Scenario
+    """With the faults that were injected."""
+    verdict: Verdict
+    run_dir: Path
+    """All that was observed. `check` judges it again."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the claim does not allow."""
+        return tuple(finding for finding in self.verdict.findings if finding.violates)
+
+    @property
+    def report(self) -> Path:
+        """The file with the verdict, all findings and their reasons, as JSON."""
+        return self.run_dir / VERDICT_FILE
+
+    def assert_held(self) -> None:
+        """Raise `AssertionError` unless every fault hit and the output matches the claim."""
+        __tracebackhide__ = True
+        if self.verdict.outcome is not Outcome.HELD:
+            raise AssertionError(self.explain("expected held"))
+
+    def assert_violated(self, *anomalies: str) -> None:
+        """Raise `AssertionError` unless the run is violated, by each of the ``anomalies`` if any are named.
+
+        Raises `UsageError` for an unknown anomaly.
+        """
+        __tracebackhide__ = True
+        for anomaly in anomalies:
+            if anomaly not in checkers.names():
+                raise UsageError(f"unknown anomaly {anomaly!r}; {suggest(anomaly, checkers.names())}")
+        missing = [anomaly for anomaly in anomalies if anomaly not in self.verdict.anomalies()]
+        if self.verdict.outcome is not Outcome.VIOLATED or missing:
+            raise AssertionError(self.explain(f"expected violated{' by ' if anomalies else ''}{', '.join(anomalies)}"))
+
+    def explain(self, expected: str) -> str:
+        """The verdict, the findings with one witness each, and the path of the report, in a few lines."""
+        verdict = self.verdict
+        lines = [f"{verdict.scenario}: {verdict.word}, {expected}"]
+        for finding in self.findings[:_FINDINGS_SHOWN]:
+            lines.append(f"  {finding.anomaly} in {finding.output}: {finding.summary}")
+            lines += [f"    {line}" for witness in finding.witnesses[:1] for line in witness.argument.splitlines()]
+        if len(self.findings) > _FINDINGS_SHOWN:
+            lines.append(f"  ... and {len(self.findings) - _FINDINGS_SHOWN} more")
+        if not self.findings:
+            lines += [f"  {line}" for reason in verdict.reasons for line in reason.splitlines()[:1]]
+        return "\n".join([*lines, f"report: {self.report}", f"judge it again: onceproof check {self.run_dir}"])
+
+
+def run(
+    scenario: str | Path | LoadedScenario,
+    *,
+    chaos: Sequence[AnyFaultSpec] | None = None,
+    seed: int | None = None,
+    runs_dir: str | Path = RUNS,
+    listeners: Sequence[Listener] = (),
+) -> Run:
+    """Run a scenario on services of its own and judge it: a file, the name of a shipped scenario, or a loaded one.
+
+    ``chaos``: faults to inject instead of the scenario's own. ``seed``: of generated input, default the scenario's.
+    ``listeners`` are called with each event of the run, from several threads.
+
+    Raises `ScenarioError` and `UsageError` before anything starts, `EnvironmentProblem` if a service or this machine fails.
+    Every process that it started is gone when it returns or raises.
+    """
+    from onceproof.api.scenarios import load, with_chaos
+    from onceproof.run import run as run_loaded
+
+    loaded = scenario if isinstance(scenario, LoadedScenario) else load(scenario)
+    if chaos is not None:
+        loaded = with_chaos(loaded, chaos)
+    done = run_loaded(loaded, runs_dir=Path(runs_dir), seed=seed, listeners=list(listeners))
+    return Run(loaded.scenario, done.verdict, done.run_dir)
+
+
+def check(run_dir: str | Path) -> Verdict:
+    """Judge a stored run again, of this machine or another. Starts nothing, and writes ``verdict.json`` into it.
+
+    Raises `UsageError` if there is no such directory, `HistoryError` if it is not a complete run.
+    """
+    path = Path(run_dir)
+    if not path.exists():
+        raise UsageError(
+            f"run directory {str(run_dir)!r} does not exist", hint="the report of each run names its directory"
+        )
+    from onceproof.judge.verdict import check as check_stored
+
+    return check_stored(path)

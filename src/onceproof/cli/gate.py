@@ -1,0 +1,127 @@
+"""The command `gate`: runs the listed scenarios, prints the table, and writes the baseline."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from onceproof.api import runs
+from onceproof.api.runs import Run
+from onceproof.base.duration import seconds
+from onceproof.base.errors import ScenarioError, UsageError
+from onceproof.base.visible import visible
+from onceproof.ci_output.result import CiResult, of_run
+from onceproof.ci_output.server import publish
+from onceproof.cli.output import Output
+from onceproof.gate import session, settings
+from onceproof.gate.baseline import Baseline
+from onceproof.gate.session import GateResult, Row, Status
+from onceproof.gate.settings import GateScenario, GateSettings
+from onceproof.judge.findings import Outcome
+from onceproof.reports.page import Page
+from onceproof.reports.progress import Progress
+from onceproof.scenario_files.load import LoadedScenario, find, load_file
+
+_STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
+
+
+def gate(file: Path, *, budget: str, update: bool, runs_dir: Path, ci: bool, output: Output) -> int:
+    """Run the gate; returns its exit code. Raises `UsageError` before anything starts."""
+    budget_s = seconds(budget)
+    gated = settings.read(file)
+    loaded = _loaded(gated)
+    known = Baseline(scenarios={}) if update else Baseline.read(gated.baseline)
+    guesses = known if not update or not gated.baseline.exists() else Baseline.read(gated.baseline)
+
+    def execute(scenario: GateScenario) -> Run:
+        output.say(f"gate: {scenario.path}, expected {scenario.expect}")
+        with Progress(output.console(), scenario.path) as progress:
+            return runs.run(loaded[scenario.path], runs_dir=runs_dir, listeners=[progress])
+
+    order = session.ordered(gated.scenarios, session.read_last_failed(runs_dir), guesses)
+    result = session.work(order, known, execute, budget_s=budget_s)
+    session.write_last_failed(runs_dir, result)
+    output.say(as_text(result, output), styled=True)
+    if output.as_json:
+        output.result(json.dumps(as_json(result)))
+    if ci:
+        publish([_for_ci(row, loaded) for row in result.rows], os.environ, output.command)
+    if update:
+        _update(result, gated, output)
+    return result.outcome.exit_code
+
+
+def _for_ci(row: Row, loaded: dict[str, LoadedScenario]) -> CiResult:
+    path = loaded[row.path].path if row.path in loaded else None
+    passed = row.status is Status.PASSED
+    if row.run is None:
+        return CiResult(row.path, path, passed, row.status, row.why)
+    return of_run(row.run, path, passed=passed, status=row.status, why=row.why, expected=row.expect)
+
+
+def _loaded(gated: GateSettings) -> dict[str, LoadedScenario]:
+    """Every scenario of the gate: nothing may start before all of them are valid."""
+    loaded: dict[str, LoadedScenario] = {}
+    problems = []
+    for scenario in gated.scenarios:
+        try:
+            loaded[scenario.path] = load_file(find(gated.path_of(scenario)))
+        except ScenarioError as error:
+            problems += error.problems
+        except UsageError as error:
+            raise UsageError(f"{gated.file}: gate.scenarios: {error.message}", hint=error.hint) from None
+    if problems:
+        raise ScenarioError(problems)
+    return loaded
+
+
+def _update(result: GateResult, gated: GateSettings, output: Output) -> None:
+    """Write the baseline, unless a scenario did not pass: it would accept what is wrong."""
+    wrong = [row.path for row in result.rows if row.status is not Status.PASSED]
+    if wrong:
+        output.complain(f"the baseline {gated.baseline} was not written: {', '.join(wrong)} did not pass")
+        return
+    result.baseline().write(gated.baseline)
+    output.say(f"wrote the baseline {gated.baseline}; commit it")
+
+
+def as_text(result: GateResult, output: Output) -> str:
+    """The table, then what failed with its findings and its run directory."""
+    console = output.console()
+    color = console.is_terminal and console.color_system is not None and not console.no_color
+    page = Page(color, min(console.width, 120) if console.is_terminal else 100)
+    page.rule()
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
+    for column in ("scenario", "expected", "result", "why"):
+        table.add_column(column, overflow="fold")
+    for row in result.rows:
+        style = _STYLE.get(row.status.outcome, "bold magenta")
+        table.add_row(visible(row.path), row.expect, Text(row.status, style=style), Text(visible(row.why)))
+    page.below(table, 0)
+    for row in result.rows:
+        if row.status is not Status.PASSED and row.run is not None:
+            page.blank()
+            page.below(row.run.explain(f"expected {row.expect}").partition("\nreport: ")[0], 0)
+            page.unbroken("report", str(row.run.report))
+            page.unbroken("next", f"onceproof check {row.run.run_dir}")
+    page.blank()
+    counts = {status: sum(row.status is status for row in result.rows) for status in Status}
+    page.line("gate", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
+    return page.text()
+
+
+def as_json(result: GateResult) -> dict[str, object]:
+    return {
+        "gate": "passed" if result.outcome is Outcome.HELD else "failed",
+        "exit": result.outcome.exit_code,
+        "scenarios": [_row(row) for row in result.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, object]:
+    run = None if row.run is None else str(row.run.run_dir)
+    return {"path": row.path, "expect": row.expect, "result": str(row.status), "why": row.why, "run": run}

@@ -1,0 +1,80 @@
+"""The table ``[gate]`` of onceproof.toml: which scenarios the gate runs, and which verdict each must have."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from onceproof.base.errors import UsageError
+from onceproof.base.registry import suggest
+from onceproof.judge.checker import checkers
+
+FILE = "onceproof.toml"
+_EXAMPLE = 'for example: [gate] scenarios = [{path = "orders.yaml", expect = "held"}]'
+
+
+class GateScenario(BaseModel):
+    """One scenario of the gate."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str = Field(min_length=1)
+    """A scenario file, relative to onceproof.toml, or the name of a shipped scenario."""
+    expect: Literal["held", "violated"] = "held"
+    anomaly: str | None = None
+    """For ``violated``: an anomaly that the run must show."""
+
+    @model_validator(mode="after")
+    def _anomaly_of_a_known_bad(self) -> Self:
+        if self.anomaly is not None and self.expect == "held":
+            raise ValueError(f"anomaly {self.anomaly!r} needs expect = 'violated'")
+        if self.anomaly is not None and self.anomaly not in checkers.names():
+            raise ValueError(f"unknown anomaly {self.anomaly!r}; {suggest(self.anomaly, checkers.names())}")
+        return self
+
+
+class _Gate(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scenarios: list[GateScenario] = Field(min_length=1)
+    baseline: str = "onceproof-gate.json"
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    file: Path
+    scenarios: tuple[GateScenario, ...]
+    baseline: Path
+
+    def path_of(self, scenario: GateScenario) -> Path | str:
+        """The scenario's file, or the name of a shipped scenario."""
+        path = self.file.parent / scenario.path
+        return path if scenario.path.endswith((".yaml", ".yml")) else scenario.path
+
+
+def read(file: Path) -> GateSettings:
+    """The settings in ``file``; its other tables are not read. Raises `UsageError` that names the wrong value."""
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}", hint=f"create it, {_EXAMPLE}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is not TOML: {error}") from None
+    if not isinstance(document.get("gate"), dict):
+        raise UsageError(f"{file} has no table [gate]", hint=f"add it, {_EXAMPLE}")
+    try:
+        gate = _Gate.model_validate(document["gate"], strict=True)
+    except ValidationError as error:
+        lines = [
+            f"{file}: gate.{'.'.join(map(str, detail['loc']))}: {detail['msg'].removeprefix('Value error, ')}"
+            for detail in error.errors(include_url=False)
+        ]
+        raise UsageError("\n".join(lines), hint=_EXAMPLE) from None
+    paths = [scenario.path for scenario in gate.scenarios]
+    if twice := next((path for path in paths if paths.count(path) > 1), None):
+        raise UsageError(f"{file}: gate.scenarios names {twice!r} twice", hint="keep one of them")
+    return GateSettings(file, tuple(gate.scenarios), file.parent / gate.baseline)

@@ -1,0 +1,1 @@
+"""The plugin for pytest: scenario files as tests, and the fixture ``onceproof``."""

@@ -1,0 +1,232 @@
+"""The command `gate`: its settings, its order, its baseline, and what fails it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from onceproof.api import runs
+from onceproof.api.runs import Run
+from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.cli.app import app
+from onceproof.gate import session, settings
+from onceproof.gate.baseline import Baseline, Coverage
+from onceproof.gate.session import Status
+from onceproof.gate.settings import GateScenario
+from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.scenario_files.load import LoadedScenario, find, load
+
+GATE = """
+[stack.remote]
+kafka = "not read by the gate"
+
+[gate]
+scenarios = [
+    {path = "good.yaml"},
+    {path = "bad.yaml", expect = "violated", anomaly = "duplicate"},
+]
+"""
+
+
+def verdict(name: str, outcome: Outcome = Outcome.HELD, *anomalies: str, hits: int = 1, **more: Any) -> Verdict:
+    faults = tuple(FaultReport("crash", "driver", "q", n, "after-sink-commit", True, True, n < hits) for n in range(2))
+    findings = tuple(Finding(anomaly, "table", 2, "2 extra rows") for anomaly in anomalies)
+    values = {"claim": {"delivery": "effectively-once"}, "counts": {"input": 10}, "seconds": 30.0, **more}
+    return Verdict(name, outcome, reasons=("why",), findings=findings, faults=faults, **values)
+
+
+Runs = dict[str, Verdict | Exception]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """A folder with a gate of two scenarios. A run has the verdict of this mapping."""
+    verdicts: Runs = {"good": verdict("good"), "bad": verdict("bad", Outcome.VIOLATED, "duplicate")}
+    (tmp_path / "onceproof.toml").write_text(GATE)
+    for name in ("good", "bad", "other"):
+        (tmp_path / f"{name}.yaml").write_text("base: ack-lost-transactional\n")
+
+    def run(loaded: LoadedScenario, *, runs_dir: Path, listeners: object) -> Run:
+        found = verdicts[loaded.scenario.name]
+        if isinstance(found, Exception):
+            raise found
+        return Run(loaded.scenario, found, runs_dir / "one")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "run", run)
+    return verdicts
+
+
+def gate(*options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["gate", *options])
+    return done.exit_code, done.output
+
+
+def results() -> dict[str, tuple[str, str]]:
+    done = CliRunner().invoke(app, ["gate", "--json"])
+    rows = json.loads(done.stdout)["scenarios"]
+    return {row["path"]: (row["result"], row["why"]) for row in rows}
+
+
+def test_without_a_baseline_the_gate_says_how_to_make_one(project: Runs) -> None:
+    code, text = gate()
+    assert code == 2 and "there is no baseline onceproof-gate.json" in text and "onceproof gate --update" in text
+
+
+def test_a_baseline_is_made_and_then_met(project: Runs) -> None:
+    code, text = gate("--update")
+    assert code == 0 and "wrote the baseline onceproof-gate.json" in text
+    stored = json.loads(Path("onceproof-gate.json").read_text())
+    assert stored["version"] == 1 and stored["scenarios"]["good.yaml"]["faults"] == [
+        "crash driver, batch 0 @ after-sink-commit"
+    ]
+    code, text = gate()
+    assert code == 0 and "2 passed" in text
+    assert results()["bad.yaml"] == ("passed", "duplicate 2, 1 fault hit")
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "code", "status", "why"),
+    [
+        ("good", verdict("good", Outcome.VIOLATED, "lost-write"), 1, "regression", "lost-write 2"),
+        ("bad", verdict("bad"), 1, "not caught", "held, although it is known to be bad"),
+        ("bad", verdict("bad", Outcome.VIOLATED, "lost-write"), 1, "not caught", "no duplicate, but lost-write 2"),
+        ("good", verdict("good", hits=0), 1, "less coverage", "no longer hit: crash driver, batch 0 @"),
+        ("good", verdict("good", counts={"input": 3}), 1, "less coverage", "3 input records instead of 10"),
+        ("good", verdict("good", claim={"delivery": "at-least-once"}), 1, "less coverage", "another claim: delivery"),
+        (
+            "good",
+            verdict("good", not_evaluated={"reordered": "x"}),
+            1,
+            "less coverage",
+            "no longer evaluated: reordered",
+        ),
+        ("good", verdict("good", ignored={"t": ["at"]}), 1, "less coverage", "no longer compared: t.at"),
+        ("good", verdict("good", Outcome.INCONCLUSIVE), 3, "inconclusive", "why"),
+        ("good", EnvironmentProblem("no Java"), 4, "error", "no Java"),
+    ],
+)
+def test_what_fails_the_gate(
+    project: Runs, name: str, found: Verdict | Exception, code: int, status: str, why: str
+) -> None:
+    gate("--update")
+    project[name] = found
+    exit_code, _ = gate()
+    assert exit_code == code
+    seen = results()[f"{name}.yaml"]
+    assert seen[0] == status and why in seen[1]
+    before = Path("onceproof-gate.json").read_text()
+    updated, text = gate("--update")
+    if status == "less coverage":  # accepted: the new baseline is to be reviewed and committed
+        assert updated == 0 and Path("onceproof-gate.json").read_text() != before
+    else:
+        assert updated == code and Path("onceproof-gate.json").read_text() == before
+        assert "was not written" in text
+
+
+def test_a_scenario_that_left_the_gate_is_less_coverage(project: Runs) -> None:
+    gate("--update")
+    Path("onceproof.toml").write_text('[gate]\nscenarios = [{path = "good.yaml"}, {path = "other.yaml"}]\n')
+    project["other"] = verdict("other")
+    code, _ = gate()
+    found = results()
+    assert code == 1 and found["bad.yaml"] == (
+        "less coverage",
+        "is in the baseline, and the gate no longer lists it",
+    )
+    assert found["other.yaml"] == ("passed", "1 fault hit; not in the baseline yet")
+
+
+def test_what_does_not_fit_the_budget_is_not_run(project: Runs) -> None:
+    gate("--update")
+    code, text = gate("--budget", "20s")
+    assert code == 3 and "2 not run" in text
+
+
+def entry(path: str, expect: Any = "held") -> GateScenario:
+    return GateScenario(path=path, expect=expect)
+
+
+def covered(seconds: float) -> Coverage:
+    return Coverage(faults=[], input=1, claim={}, not_evaluated=[], ignored={}, seconds=seconds)
+
+
+def test_the_most_telling_scenarios_are_first() -> None:
+    known = Baseline(scenarios={"long": covered(90), "short": covered(5), "bad": covered(50), "failed": covered(99)})
+    given = [entry("new"), entry("long"), entry("short"), entry("bad", "violated"), entry("failed")]
+    order = [scenario.path for scenario in session.ordered(given, ["failed"], known)]
+    assert order == ["failed", "bad", "short", "long", "new"]
+
+
+def test_a_run_begins_only_if_the_time_that_it_took_before_is_left() -> None:
+    known = Baseline(scenarios={"a": covered(40), "b": covered(40), "c": covered(15)})
+    scenario = load(find("naive-append"))
+    times = iter([0.0, 0.0, 25.0, 30.0])
+
+    def execute(one: GateScenario) -> Run:
+        return Run(scenario, verdict(one.path, hits=0, claim={}), Path("one"))
+
+    result = session.work([entry("a"), entry("b"), entry("c")], known, execute, budget_s=60, clock=lambda: next(times))
+    assert [(row.path, row.status) for row in result.rows] == [
+        ("a", Status.PASSED),
+        ("c", Status.PASSED),
+        ("b", Status.NOT_RUN),
+    ]
+    assert result.outcome.exit_code == 3
+
+
+def test_the_last_failures_are_kept_between_gates(project: Runs, tmp_path: Path) -> None:
+    gate("--update")
+    project["good"] = verdict("good", Outcome.VIOLATED, "lost-write")
+    gate()
+    assert session.read_last_failed(tmp_path / "onceproof-runs") == ["good.yaml"]
+    (tmp_path / "onceproof-runs" / session.LAST_FAILED).write_text("{")
+    assert session.read_last_failed(tmp_path / "onceproof-runs") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no table"),
+        ("[gate", "is not TOML"),
+        ("[gate]\nscenarios = []", "gate.scenarios: List should have at least 1 item"),
+        ('[gate]\nscenarios = [{path = "a.yaml", expects = "held"}]', "gate.scenarios.0.expects: Extra inputs"),
+        ('[gate]\nscenarios = [{path = "a.yaml", expect = "bad"}]', "gate.scenarios.0.expect: .*'held' or 'violated'"),
+        ('[gate]\nscenarios = [{path = "a.yaml", anomaly = "duplicate"}]', "needs expect = 'violated'"),
+        (
+            '[gate]\nscenarios = [{path = "a", expect = "violated", anomaly = "duplicat"}]',
+            "unknown anomaly 'duplicat'; did you mean 'duplicate'",
+        ),
+        ('[gate]\nscenarios = [{path = "a.yaml"}, {path = "a.yaml"}]', "names 'a.yaml' twice"),
+    ],
+)
+def test_wrong_settings_name_the_value(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "onceproof.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        settings.read(file)
+
+
+def test_missing_files_are_usage_errors(project: Runs) -> None:
+    assert gate("--settings", "none.toml")[0] == 2
+    Path("onceproof.toml").write_text('[gate]\nscenarios = [{path = "none.yaml"}]\n')
+    code, text = gate("--update")
+    assert code == 2 and "scenario file" in text and "none.yaml" in text
+    Path("other.yaml").write_text("base: ack-lost-transactional\nclaim: {order: per-kye}\n")
+    Path("onceproof.toml").write_text('[gate]\nscenarios = [{path = "other.yaml"}]\n')
+    code, text = gate("--update")
+    assert code == 2 and "other.yaml:2" in text
+    Path("onceproof-gate.json").write_text('{"version": 2, "scenarios": {}}')
+    code, text = gate()
+    assert code == 2
+
+
+def test_a_baseline_of_another_version_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "onceproof-gate.json"
+    file.write_text('{"version": 2, "scenarios": {}}')
+    with pytest.raises(UsageError, match="is not a baseline of version 1: version"):
+        Baseline.read(file)
