@@ -11,11 +11,11 @@ from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, Identity, Txn, World, at, effect_of
-from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, noun, places, shown, sums
+from onceproof.judge.witness import Row, by, cause_of, holding, noun, shown_rows, sums
 
 # A row of ``judge.dirty`` may count several effects; the batch is the one that read the aborted record.
 _ABORTED = """
@@ -34,7 +34,8 @@ _TOTALS = """
     FROM aborted_reads GROUP BY ALL ORDER BY output, label, batch"""
 
 _WITNESSES = """
-    SELECT * FROM aborted_reads WHERE output = $output ORDER BY topic, "partition", "offset", id, content LIMIT $limit"""
+    SELECT * REPLACE (CASE WHEN named THEN "offset" END AS "offset") FROM aborted_reads a
+    WHERE output = $output ORDER BY a.topic, a."partition", a."offset", id, content LIMIT $limit"""
 
 
 def aborted_record_taken(world: World, choose: Choices) -> Named:
@@ -123,7 +124,7 @@ class AbortedRead(Checker):
                 summary=f"{times(total, noun(case, output))} that only aborted input explains",
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "batch"),
-                **shown(partial(_witnesses, case, output)),
+                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case), placed_in=output),
             )
 
 
@@ -139,20 +140,7 @@ def _gaps(case: Case) -> Iterator[Gap]:
         )
 
 
-def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
-        found = places(case, output, [row["id"] for row in rows])
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(case, row, found[row["id"]]),
-                cause=cause_of(row) if row["named"] else None,
-                batch=row["batch"],
-                positions=found[row["id"]],
-            )
-
-
-def _argument(case: Case, row: Row, found: tuple[str, ...]) -> str:
+def _argument(case: Case, row: Row) -> str:
     if row["named"]:
         marker = "" if row["txn_end_offset"] is None else f", by the marker at offset {row['txn_end_offset']}"
         aborted = f"The transaction of input {cause_of(row)} was aborted{marker}."
@@ -161,5 +149,5 @@ def _argument(case: Case, row: Row, found: tuple[str, ...]) -> str:
     return (
         f"{aborted}\n"
         f"No committed input explains {'this identity' if row['part'] == 'unexplained' else 'this content'}.\n"
-        f"But {holding(case, row['output'], row['n'], found)}."
+        f"But {holding(case, row['output'], row['n'], row['places'])}."
     )

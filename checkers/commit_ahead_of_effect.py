@@ -28,11 +28,11 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import STRUCK, TRANSIENT, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, World, at
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
+from onceproof.judge.witness import Row, by, input_of, noun, shown_rows, sums
 from onceproof.values.canonical import literal, member
 
 #: The output name under which a history keeps the rows of an output's progress table.
@@ -190,7 +190,13 @@ class CommitAheadOfEffect(Checker):
                 batches=sums(rows, "of_batch"),
                 transient=not stays,
                 unsettled="it is not known whether a fault caused the loss" if source == "unknown" else None,
-                **shown(partial(_witnesses, case, output, source)),
+                **shown_rows(
+                    case,
+                    _WITNESSES,
+                    {"output": output, "source": source},
+                    partial(_argument, noun(case, output)),
+                    at=["place"],
+                ),
             )
 
 
@@ -242,19 +248,7 @@ def _by_table(case: Case, output: str) -> str | None:
     return None
 
 
-def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(row, noun(case, output)),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=() if row["place"] is None else (row["place"],),
-            )
-
-
-def _argument(row: Row, what: str) -> str:
+def _argument(what: str, row: Row) -> str:
     taken = "" if row["batch"] is None else f", in batch {row['batch']} of query {row['query']}"
     premises = f"{input_of(row)} is committed{taken}.\nProgress beyond it is recorded by {row['recorded']}.\n"
     if row["place"] is None:

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
@@ -14,10 +13,10 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import TRANSIENT, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
-from onceproof.judge.witness import Row, by, identity_of, noun, shown, sums
+from onceproof.judge.witness import Row, by, noun, shown_rows, sums
 
 _CREATE = """
     CREATE OR REPLACE TEMP TABLE diverged (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, content VARCHAR,
@@ -189,7 +188,9 @@ class DivergedReplay(Checker):
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=not survives,
-                **shown(partial(_witnesses, case, output, survives)),
+                **shown_rows(
+                    case, _WITNESSES, {"output": output, "survives": survives}, _argument, at=["place", "again_place"]
+                ),
             )
 
 
@@ -210,17 +211,6 @@ def _collect(case: Case, output: str) -> str | None:
         case.sql(_BY_TIME, {"output": output})
     case.sql(_DIVERGED, {"output": output, "upsert": upsert})
     return None
-
-
-def _witnesses(case: Case, output: str, survives: bool, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "survives": survives, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(row),
-                batch=row["batch"],
-                positions=(row["place"], row["again_place"]),
-            )
 
 
 def _argument(row: Row) -> str:

@@ -13,23 +13,11 @@ from onceproof.base.words import are, times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
-from onceproof.judge.witness import (
-    Row,
-    by,
-    cause_of,
-    holding,
-    identity_of,
-    input_of,
-    labelled,
-    noun,
-    places,
-    shown,
-    sums,
-)
+from onceproof.judge.witness import Row, by, holding, input_of, labelled, noun, shown_rows, sums
 
 # One row per copy: of equal effects, those beyond the expected number, latest first.
 _COPIES = """
@@ -325,7 +313,13 @@ class Duplicate(Checker):
                 attribution=labels,
                 batches=sums(rows, "of_batch"),
                 unsettled=unsettled,
-                **shown(partial(_witnesses, case, output, source, unsettled)),
+                **shown_rows(
+                    case,
+                    _WITNESSES,
+                    {"output": output, "source": source},
+                    partial(_argument, case, unsettled),
+                    placed_in=output,
+                ),
             )
 
 
@@ -342,25 +336,12 @@ def _unsettled(case: Case, rows: list[Row]) -> str | None:
     return None
 
 
-def _witnesses(case: Case, output: str, source: str, unsettled: str | None, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
-        found = places(case, output, [row["id"] for row in rows])
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(case, row, found[row["id"]], unsettled),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=found[row["id"]],
-            )
-
-
-def _argument(case: Case, row: Row, found: tuple[str, ...], unsettled: str | None) -> str:
+def _argument(case: Case, unsettled: str | None, row: Row) -> str:
     expected = f"{times(row['expected'], noun(case, row['output']))} {are(row['expected'])} expected from it"
     return (
         f"{input_of(row)} is committed, and {expected}.\n"
         f"{_why(row, unsettled)}.\n"
-        f"But {holding(case, row['output'], row['actual'], found)}."
+        f"But {holding(case, row['output'], row['actual'], row['places'])}."
     )
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import TOPICS, World, identity
-from onceproof.judge.witness import Row, by, shown, sums
+from onceproof.judge.witness import Row, by, shown_rows, sums
 from onceproof.values.canonical import literal
 
 # One row per partition with open records: its first open record, and how many records cannot be read because of it. Without a
@@ -45,6 +44,10 @@ _OPEN = """
 _TOTALS = """
     SELECT output, 'in ' || topic || '/' || "partition" || ' from offset ' || stable_offset AS label, unreadable AS total
     FROM hanging ORDER BY output, "partition" """
+
+_WITNESSES = """
+    SELECT *, topic || '/' || "partition" || '@' || head.pos AS place
+    FROM hanging WHERE output = $output ORDER BY "partition" LIMIT $limit"""
 
 
 def last_transaction_left_open(world: World, choose: Choices) -> Named:
@@ -115,29 +118,22 @@ class HangingTransaction(Checker):
                 total=total,
                 summary=f"{times(total, 'record')} that read_committed readers do not get, because of an open transaction",
                 attribution=sums(rows, "label"),
-                **shown(partial(_witnesses, case, output)),
+                **shown_rows(case, _WITNESSES, {"output": output}, _argument, at=["place"], identity=_identity),
             )
 
 
-def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
-    query = """SELECT * FROM hanging WHERE output = $output ORDER BY "partition" LIMIT $limit"""
-    for rows in case.pages(query, {"output": output, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity={"topic": row["topic"], "partition": row["partition"]},
-                argument=_argument(row),
-                positions=(f"{row['topic']}/{row['partition']}@{row['head']['pos']}",),
-            )
+def _identity(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("topic", "partition")}
 
 
 def _argument(row: Row) -> str:
-    place, head = f"{row['topic']}/{row['partition']}", row["head"]
+    head = row["head"]
     who = "an unknown producer" if head["id"] is None else f"producer {head['id']} (epoch {head['epoch']})"
     known = row["collected_ms"] is not None and head["ms"] is not None
     age = f", {(row['collected_ms'] - head['ms']) / 1000:.1f} s before the end of the run" if known else ""
     end = "" if row["end_offset"] is None else f" of {row['end_offset']}"
     return (
-        f"A transaction of {who} wrote {place}@{head['pos']}{age}; it has neither been committed nor aborted.\n"
+        f"A transaction of {who} wrote {row['place']}{age}; it has neither been committed nor aborted.\n"
         f"But readers get no further than offset {row['stable_offset']}{end}: "
         f"{times(row['unreadable'], 'record')} cannot be read."
     )

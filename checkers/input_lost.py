@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, World, identity
-from onceproof.judge.witness import Row, by, cause_of, shown, sums
+from onceproof.judge.witness import Row, by, cause_of, shown_rows, sums
 
 # Digest first, as in `onceproof.judge.relations.compare`: only ranges of offsets that differ are compared record by
 # record, so a clean run costs two scans and little memory.
@@ -114,18 +113,12 @@ class InputLost(Checker):
                 total=total,
                 summary=f"the broker lost {times(total, 'acknowledged input record')}: {', '.join(sums(rows, 'label'))}",
                 attribution=sums(rows, "label"),
-                **shown(partial(_witnesses, case, topic)),
+                **shown_rows(case, _WITNESSES, {"topic": topic}, _argument, identity=_identity),
             )
 
 
-def _witnesses(case: Case, topic: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"topic": topic, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity={"topic": topic, "partition": row["partition"], "offset": row["offset"]},
-                argument=_argument(row),
-                cause=cause_of(row),
-            )
+def _identity(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("topic", "partition", "offset")}
 
 
 def _argument(row: Row) -> str:

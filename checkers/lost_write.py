@@ -11,11 +11,11 @@ from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import STRUCK, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, World
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums
+from onceproof.judge.witness import Row, by, input_of, labelled, noun, shown_rows, sums
 
 # An effect in a transaction that has not ended is not lost yet: that is a hanging transaction.
 _CHOSEN = "NOT hidden AND (covered OR $drained)"
@@ -122,7 +122,12 @@ class LostWrite(Checker):
                 attribution=labels,
                 batches=sums(rows, "of_batch"),
                 unsettled=_unsettled(case, rows) if source == "unknown" else None,
-                **shown(partial(_witnesses, case, output, source)),
+                **shown_rows(
+                    case,
+                    _WITNESSES,
+                    {"output": output, "source": source, "drained": case.drained},
+                    partial(_argument, case),
+                ),
             )
         if not case.drained:
             blind = """SELECT output, count(*) AS n FROM judge.lost WHERE "offset" IS NULL AND NOT hidden GROUP BY output ORDER BY output"""
@@ -150,13 +155,6 @@ def _unsettled(case: Case, rows: list[Row]) -> str:
     if any(row["active"] is None for row in rows):
         return "the batch that lost them is not known"
     return "the faults active at that time struck other batches, so none of them is known to be the cause"
-
-
-def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "drained": case.drained, "limit": limit}):
-        for row in rows:
-            argument = _argument(case, row)
-            yield Witness(identity=identity_of(row), argument=argument, cause=cause_of(row), batch=row["batch"])
 
 
 def _argument(case: Case, row: Row) -> str:

@@ -11,11 +11,11 @@ from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Txn, World, Write, identity
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
+from onceproof.judge.witness import Row, by, input_of, noun, shown_rows, sums
 
 _TOTALS = """
     SELECT output, CASE how WHEN 'topic' THEN 'in ' || found_output WHEN 'row' THEN 'in another row'
@@ -132,28 +132,16 @@ class Misplaced(Checker):
                 summary=f"{times(total, noun(case, output))} in the wrong place ({', '.join(attribution)})",
                 attribution=attribution,
                 batches=sums(rows, "batch"),
-                **shown(partial(_witnesses, case, output)),
+                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case), at=["place"]),
             )
 
 
-def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
-    by_key = case.scenario.outputs[output].placement == "key"
-    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(row, noun(case, output), by_key),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=(row["place"],),
-            )
-
-
-def _argument(row: Row, what: str, by_key: bool) -> str:
+def _argument(case: Case, row: Row) -> str:
     if row["how"] == "partition":
+        by_key = case.scenario.outputs[row["output"]].placement == "key"
         why = "the other records of its key are" if by_key else "the oracle expects its record"
         return f"{input_of(row)} is committed; {why} in partition {row['due']}.\nBut its record is at {row['place']}."
-    premise = f"{input_of(row)} is committed; its {what} belongs in {row['output']!r} and is missing there."
+    premise = f"{input_of(row)} is committed; its {noun(case, row['output'])} belongs in {row['output']!r} and is missing there."
     if row["how"] == "topic":
         return (
             f"{premise}\nBut the same content under the same identity is at {row['place']}, where no input explains it."

@@ -12,11 +12,11 @@ from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, MODELS, World, at, effect_of
-from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
+from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown_rows, sums
 from onceproof.values import digest
 from onceproof.values.canonical import literal
 
@@ -150,7 +150,14 @@ class PrecommittedRead(Checker):
                 summary=f"{times(total, noun(case, output))} of input whose transaction had not committed: {', '.join(sums(rows, 'label'))}",
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
-                **shown(partial(_witnesses, case, output)),
+                **shown_rows(
+                    case,
+                    _WITNESSES,
+                    {"output": output},
+                    partial(_argument, noun(case, output)),
+                    at=["place"],
+                    identity=lambda row: {} if row["id"] is None else identity_of(row),
+                ),
             )
 
 
@@ -182,19 +189,7 @@ def _by_time(case: Case) -> Iterator[Gap]:
             case.sql(_BY_BATCH.format(output=literal(output), ended=_ENDED))
 
 
-def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row) if row["id"] is not None else {},
-                argument=_argument(row, noun(case, output)),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=() if row["place"] is None else (row["place"],),
-            )
-
-
-def _argument(row: Row, what: str) -> str:
+def _argument(what: str, row: Row) -> str:
     if row["rule"] == "open":
         at = "" if row["place"] is None else f", at {row['place']}"
         cause = "Some input" if row["offset"] is None else f"Input {cause_of(row)}"

@@ -14,10 +14,10 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, MODELS, Identity, World
-from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
+from onceproof.judge.witness import Row, noun, shown_rows, sums
 
 #: The source of a finding about the order between different keys.
 _ACROSS_KEYS = "another key"
@@ -222,7 +222,13 @@ def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
             total=total,
             summary=f"{times(total, noun(case, output))} after the {noun(case, output)} of a later input record of the same {scope}",
             batches=sums(rows, "of_batch"),
-            **shown(partial(_witnesses, case, output, keyed)),
+            **shown_rows(
+                case,
+                _WITNESSES,
+                {"output": output},
+                partial(_argument, noun(case, output), keyed),
+                at=["ahead_place", "place"],
+            ),
         )
 
 
@@ -248,19 +254,7 @@ def _split(case: Case, output: str, keyed: bool) -> str | None:
     return None
 
 
-def _witnesses(case: Case, output: str, keyed: bool, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(row, noun(case, output), keyed),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=(row["ahead_place"], row["place"]),
-            )
-
-
-def _argument(row: Row, what: str, keyed: bool) -> str:
+def _argument(what: str, keyed: bool, row: Row) -> str:
     return (
         f"In {_scope(row, keyed)}, offset {row['offset']} comes before offset {row['ahead']}.\n"
         f"But the {what} of {row['ahead']} comes first, at {row['ahead_place']}; that of {row['offset']} is at {row['place']}."

@@ -12,11 +12,11 @@ from onceproof.base.words import are, times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import CAUSED, MODELS, World
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
+from onceproof.judge.witness import Row, by, input_of, noun, shown_rows, sums
 
 _TAIL = """judge.lost m LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
     WHERE NOT m.covered AND NOT m.hidden AND m."offset" IS NOT NULL"""
@@ -130,15 +130,8 @@ class StaleTail(Checker):
                 summary=f"{what}; the job made no more progress",
                 attribution=labels,
                 batches=sums(rows, "of_batch"),
-                **shown(partial(_witnesses, case, output)),
+                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case)),
             )
-
-
-def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
-        for row in rows:
-            argument = _argument(case, row)
-            yield Witness(identity=identity_of(row), argument=argument, cause=cause_of(row), batch=row["batch"])
 
 
 def _argument(case: Case, row: Row) -> str:

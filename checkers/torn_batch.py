@@ -15,7 +15,7 @@ from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement, torn_batches
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World
-from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
+from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, shown_rows, sums
 
 _APART = """
     SELECT query || '/' || batch AS of_batch, count(*) AS total FROM judge.torn WHERE output = $output
@@ -178,18 +178,17 @@ def _in_steps(case: Case, output: str) -> Iterator[Finding]:
         source="batch",
         batches=sums(rows, "of_batch"),
         transient=True,
-        **shown(partial(_step_witnesses, case, output)),
+        **shown_rows(
+            case,
+            _APART_WITNESSES,
+            {"output": output},
+            partial(_step_argument, noun(case, output)),
+            at=["main_place", "place"],
+        ),
     )
 
 
-def _step_witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_APART_WITNESSES, {"output": output, "limit": limit}):
-        for row in rows:
-            argument, where = _step_argument(row, noun(case, output)), (row["main_place"], row["place"])
-            yield Witness(identity_of(row), argument, cause_of(row), row["batch"], where)
-
-
-def _step_argument(row: Row, kind: str) -> str:
+def _step_argument(kind: str, row: Row) -> str:
     what = f"this {kind}" if row["offset"] is None else f"the {kind} of {cause_of(row)}"
     return (
         f"Batch {row['batch']} of query {row['query']} is one unit; other {kind}s of it became visible at {row['main_place']}.\n"
@@ -219,21 +218,17 @@ def _in_part(case: Case, output: str) -> Iterator[Finding]:
             attribution=sums(rows, "label"),
             batches=batches,
             transient=not stays,
-            **shown(partial(_part_witnesses, case, output, stays)),
+            **shown_rows(
+                case, _PARTIAL_WITNESSES, {"drained": case.drained, "stays": stays}, partial(_part_argument, kind)
+            ),
         )
 
 
-def _part_witnesses(case: Case, output: str, stays: bool, limit: int | None) -> Iterator[Witness]:
-    kind = noun(case, output)
-    for rows in case.pages(_PARTIAL_WITNESSES, {"drained": case.drained, "stays": stays, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=f"Batch {row['batch']} of query {row['query']} is one unit. It read {row['present']} and "
-                f"{cause_of(row)}.\nThe {kind} of {row['present']} is there, but that of {cause_of(row)} is missing.",
-                cause=cause_of(row),
-                batch=row["batch"],
-            )
+def _part_argument(kind: str, row: Row) -> str:
+    return (
+        f"Batch {row['batch']} of query {row['query']} is one unit. It read {row['present']} and "
+        f"{cause_of(row)}.\nThe {kind} of {row['present']} is there, but that of {cause_of(row)} is missing."
+    )
 
 
 def _no_transactions(case: Case, output: str) -> str | None:

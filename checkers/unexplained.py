@@ -11,11 +11,11 @@ from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, OFF, Identity, World, Write, identity
-from onceproof.judge.witness import holding, identity_of, noun, places, shown
+from onceproof.judge.witness import Row, holding, noun, shown_rows
 
 _TOTALS = """
     SELECT output, sum(unexplained)::BIGINT AS total FROM judge.remaining
@@ -88,7 +88,13 @@ class Unexplained(Checker):
             why = why if spec.dead_letter_of is None else f"matching no missing row in {spec.dead_letter_of}"
             output, total = row["output"], row["total"]
             summary = f"{times(total, 'row' if spec.is_side_output else noun(case, output))} {why}"
-            yield Finding("unexplained", output, total, summary, **shown(partial(_witnesses, case, output)))
+            yield Finding(
+                "unexplained",
+                output,
+                total,
+                summary,
+                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case, output), placed_in=output),
+            )
 
 
 def _premise(case: Case, output: str) -> str:
@@ -102,13 +108,5 @@ def _premise(case: Case, output: str) -> str:
     return f"No committed input has an effect with this identity in {output!r}."
 
 
-def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
-        found = places(case, output, [row["id"] for row in rows])
-        for row in rows:
-            here = found[row["id"]]
-            yield Witness(
-                identity=identity_of(row),
-                argument=f"{_premise(case, output)}\nBut {holding(case, output, row['unexplained'], here)}.",
-                positions=here,
-            )
+def _argument(case: Case, output: str, row: Row) -> str:
+    return f"{_premise(case, output)}\nBut {holding(case, output, row['unexplained'], row['places'])}."

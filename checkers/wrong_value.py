@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import World
-from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums
+from onceproof.judge.witness import Row, input_of, noun, shown_rows, sums
 from onceproof.values.canonical import literal, member
 
 # For each identity, one content that is expected but missing (``wanted``) and one that is there but not expected, or not that
@@ -134,6 +133,7 @@ def _finding(case: Case, output: str) -> Finding:
     named = ", ".join(sorted(column for (column,) in columns if column is not None))
     total = sum(row["total"] for row in rows)
     attribution = sums(rows, "direction")
+    witnesses = _WITNESSES.format(output=literal(output), direction=direction)
     return Finding(
         anomaly="wrong-value",
         output=output,
@@ -141,7 +141,7 @@ def _finding(case: Case, output: str) -> Finding:
         summary=f"{times(total, noun(case, output))} with wrong content{f' in {named}' if named else ''}: {', '.join(attribution)}",
         attribution=attribution,
         batches=sums(rows, "batch"),
-        **shown(partial(_witnesses, case, output, direction)),
+        **shown_rows(case, witnesses, {}, _argument, placed_in=output),
     )
 
 
@@ -171,20 +171,6 @@ def _direction(case: Case, output: str) -> str:
 def _is_number(sql_type: str) -> bool:
     kind = sql_type.split("(")[0].strip()
     return kind.endswith(("INT", "INTEGER")) or kind in {"DECIMAL", "FLOAT", "DOUBLE", "BIGNUM"}
-
-
-def _witnesses(case: Case, output: str, direction: str, limit: int | None) -> Iterator[Witness]:
-    query = _WITNESSES.format(output=literal(output), direction=direction)
-    for rows in case.pages(query, {"limit": limit}):
-        found = places(case, output, [row["id"] for row in rows])
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(row),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=found.get(row["id"], ()),
-            )
 
 
 def _argument(row: Row) -> str:

@@ -28,10 +28,10 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import TRANSIENT, Allows, ClaimRule
-from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Batch, Identity, Txn, World, at
-from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
+from onceproof.judge.witness import Row, by, cause_of, noun, shown_rows, sums
 from onceproof.values.canonical import literal, member
 
 _EMPTY = """
@@ -264,7 +264,13 @@ class ZombieWrite(Checker):
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=source not in ("wrong", "duplicate"),
-                **shown(partial(_witnesses, case, output, source)),
+                **shown_rows(
+                    case,
+                    _WITNESSES,
+                    {"output": output, "source": source},
+                    partial(_argument, noun(case, output)),
+                    at=["after", "place"],
+                ),
             )
 
 
@@ -308,19 +314,7 @@ def _by_epoch(case: Case, output: str, how: str, *, scope: str, epoch: str) -> N
         case.sql(_FROM_WRITES.format(output=literal(output), how=literal(how)))
 
 
-def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
-        for row in rows:
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(row, noun(case, output)),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=(row["after"], row["place"]),
-            )
-
-
-def _argument(row: Row, what: str) -> str:
+def _argument(what: str, row: Row) -> str:
     if row["how"] == "plan":
         first = (
             f"Driver start {row['older']} planned batch {row['batch']} of query {row['query']}; start {row['newer']} took over, "

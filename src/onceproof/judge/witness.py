@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -30,6 +30,45 @@ class Shown(TypedDict):
 def shown(make: Callable[[int | None], Iterator[Witness]]) -> Shown:
     """The first few witnesses that ``make`` gives, and a function that gives all. ``make`` takes the limit; None: no limit."""
     return {"witnesses": tuple(make(MAX_WITNESSES)), "every": lambda: make(None)}
+
+
+def identity_of(row: Row) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(row["id"])
+    return document
+
+
+def shown_rows(
+    case: Case,
+    query: str,
+    values: Mapping[str, Any],
+    argument: Callable[[Row], str],
+    *,
+    at: Sequence[str] = (),
+    placed_in: str | None = None,
+    identity: Callable[[Row], dict[str, Any]] = identity_of,
+) -> Shown:
+    """`shown`, with one witness per row of a query.
+
+    ``query`` takes ``values`` and ``$limit``; its columns ``id``, ``batch`` and, for the cause, ``topic``, ``partition`` and
+    ``offset`` become those of the witness. ``at`` names the columns that hold positions, which may be null. With ``placed_in``,
+    an output, the positions are the identity's `places` there, and ``argument`` finds them in ``row["places"]``.
+    """
+
+    def make(limit: int | None) -> Iterator[Witness]:
+        for rows in case.pages(query, {**values, "limit": limit}):
+            found = {} if placed_in is None else places(case, placed_in, [row["id"] for row in rows])
+            for row in rows:
+                named = tuple(row[column] for column in at if row[column] is not None)
+                row["places"] = named if placed_in is None else found.get(row["id"], ())
+                yield Witness(
+                    identity=identity(row),
+                    argument=argument(row),
+                    cause=cause_of(row) if "offset" in row else None,
+                    batch=row.get("batch"),
+                    positions=row["places"],
+                )
+
+    return shown(make)
 
 
 def cause_of(row: Row) -> str | None:
@@ -80,11 +119,6 @@ def labelled(total: int, what: str, labels: Mapping[str, int]) -> str:
     """``what``, followed by its origin if ``labels`` (a finding's ``attribution``) has only one."""
     (label,) = labels if len(labels) == 1 else ("",)
     return f"{what}, {'all ' if total > 1 else ''}{label}" if label else what
-
-
-def identity_of(row: Row) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(row["id"])
-    return document
 
 
 def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
