@@ -31,7 +31,7 @@ from measure import machine
 
 from onceproof.base.timeline import Timeline
 from onceproof.instruments.proxy.rules import Condition, Rule
-from onceproof.scenario.model import KafkaStack, PostgresStack, StackSpec
+from onceproof.scenario.stack import KafkaStack, PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.kafka.clients import client_config, producer_config

@@ -13,8 +13,9 @@ import pytest
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, Occurrence, faults
 from onceproof.judge.findings import Outcome
-from onceproof.scenario.model import At, KafkaStack, Scenario, StackSpec
+from onceproof.scenario.model import At, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
+from onceproof.scenario.stack import KafkaStack, StackSpec
 from onceproof.scenario.templates import MEANINGS
 from onceproof.scenario_files.load import load
 

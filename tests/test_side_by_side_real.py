@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from onceproof.base.timeline import Timeline
-from onceproof.scenario.model import PostgresStack, StackSpec
+from onceproof.scenario.stack import PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from onceproof import __version__
+from onceproof.base.version import __version__
 from onceproof.base.visible import visible
 
 _PACKAGE = "onceproof.reports.html"

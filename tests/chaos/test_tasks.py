@@ -25,8 +25,9 @@ from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.pipeline.spark_tasks import TaskProcess
-from onceproof.scenario.model import Scenario, SparkStack
+from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
+from onceproof.scenario.stack import SparkStack
 
 Make = Callable[..., Scenario]
 BOTH = pytest.mark.parametrize("kind", ["crash", "stall"])

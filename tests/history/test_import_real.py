@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from onceproof.base.timeline import Timeline
-from onceproof.scenario.model import PostgresStack, StackSpec
+from onceproof.scenario.stack import PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import producer_config

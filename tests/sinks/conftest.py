@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from onceproof.base.timeline import Timeline
-from onceproof.scenario.model import PostgresStack, StackSpec
+from onceproof.scenario.stack import PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.processes.owner import Owner

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
 from onceproof.base.timeline import Event, Timeline
 from onceproof.faults.evidence import leadership
-from onceproof.scenario.model import KafkaStack, PostgresStack, StackSpec
+from onceproof.scenario.stack import KafkaStack, PostgresStack, StackSpec
 from onceproof.stack import selftest
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components

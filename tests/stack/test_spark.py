@@ -15,7 +15,7 @@ import pytest
 
 from onceproof.base.waiting import wait_until
 from onceproof.pipeline.spark_conf import job_environment
-from onceproof.scenario.model import SparkStack
+from onceproof.scenario.stack import SparkStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner, Service
 from onceproof.stack.spark import SparkCluster

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from onceproof.base.errors import HistoryError
 from onceproof.base.timeline import Timeline
 from onceproof.history.writer import HistoryWriter
-from onceproof.scenario.model import PostgresStack, StackSpec
+from onceproof.scenario.stack import PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import producer_config

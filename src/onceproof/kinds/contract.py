@@ -14,8 +14,9 @@ from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
-from onceproof.scenario.model import Scenario, SparkStack, StackSpec
+from onceproof.scenario.model import Scenario
 from onceproof.scenario.schedule import ShrinkHint, Whole
+from onceproof.scenario.stack import SparkStack, StackSpec
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.processes.owner import Owner
 

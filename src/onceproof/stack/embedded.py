@@ -15,7 +15,7 @@ import confluent_kafka
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
-from onceproof.scenario.model import StackSpec
+from onceproof.scenario.stack import StackSpec
 from onceproof.stack import postgres as postgres_module
 from onceproof.stack import selftest
 from onceproof.stack.api import Proxy

@@ -20,7 +20,7 @@ from typing import Self
 from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
-from onceproof.scenario.model import SparkStack
+from onceproof.scenario.stack import SparkStack
 from onceproof.stack.fetch import driver_archive
 from onceproof.stack.fetch.components import Components
 from onceproof.stack.fetch.java import FOREIGN_OPTIONS

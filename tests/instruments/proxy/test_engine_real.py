@@ -18,7 +18,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.kafka_schema import api_names
 from onceproof.instruments.proxy.rules import Action, Condition, Rule
-from onceproof.scenario.model import KafkaStack, PostgresStack, StackSpec
+from onceproof.scenario.stack import KafkaStack, PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.kafka.clients import client_config, producer_config
