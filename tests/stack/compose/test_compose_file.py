@@ -1,0 +1,79 @@
+"""``compose/compose.yaml``: the settings of the embedded stack, loopback only, and nothing that needs a registry to be read."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from onceproof.base.errors import UsageError
+from onceproof.cli.stacks import profile_of
+from onceproof.scenario_files.load import find, load_file
+from onceproof.stack.compose.project import PORTS, compose_file
+from onceproof.stack.compose.stack import ComposeProfile
+from onceproof.stack.external.profile import load_profile
+from onceproof.stack.kafka import settings
+
+NODES = {"one": ("kafka",), "three": ("controller", "broker-1", "broker-2", "broker-3")}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    document = YAML(typ="safe").load(compose_file().read_text(encoding="utf-8"))
+    assert "version" not in document, "it is obsolete, and newer compose commands warn about it"
+    found: dict[str, Any] = document["services"]
+    return found
+
+
+def variable(setting: str) -> str:
+    """The variable from which the images read a setting of ``server.properties``."""
+    return "KAFKA_" + setting.upper().replace("_", "__").replace("-", "___").replace(".", "_")
+
+
+@pytest.mark.parametrize(("profile", "nodes"), NODES.items())
+def test_the_brokers_have_the_settings_of_the_embedded_stack(
+    services: dict[str, Any], profile: str, nodes: tuple[str, ...]
+) -> None:
+    assert tuple(name for name, each in services.items() if profile in each["profiles"] and name != "postgres") == nodes
+    node = settings.Node(1, ("broker",), {}, "1@127.0.0.1:1")
+    embedded = settings.server_properties(node, brokers=1 if profile == "one" else 3, data=compose_file())
+    wanted = dict(line.split("=", 1) for line in embedded.splitlines())
+    own = ("listener", "advertised", "controller.quorum.voters", "log.dirs", "node.id", "process.roles", "inter.broker")
+    shared = {key for key in wanted if not key.startswith(own) and "listener" not in key}
+    of_share_groups = {key for key in shared if "share" in key}
+    for name in nodes:
+        environment = services[name]["environment"]
+        assert {key: environment.get(variable(key)) for key in shared - of_share_groups} == {
+            key: wanted[key] for key in shared - of_share_groups
+        }
+
+
+def test_every_published_port_is_on_loopback_and_can_be_chosen(services: dict[str, Any]) -> None:
+    ports = [port for each in services.values() for port in each.get("ports", ())]
+    assert all(re.fullmatch(r"127\.0\.0\.1:\$\{[A-Z_0-9]+:-\d+\}:\d+", port) for port in ports), ports
+    assert {name for port in ports for name in re.findall(r"\$\{([A-Z_0-9]+)", port)} == set(PORTS)
+
+
+def test_every_image_can_be_replaced_and_every_service_has_a_health_check(services: dict[str, Any]) -> None:
+    for each in services.values():
+        assert re.fullmatch(r"\$\{ONCEPROOF_[A-Z]+_IMAGE:-[a-z/]+:[\d.]+\}", each["image"])
+        assert each["healthcheck"]["test"]
+
+
+def test_faults_may_kill_the_containers_but_not_cut_the_links_between_brokers() -> None:
+    profile = profile_of("compose")
+    assert isinstance(profile, ComposeProfile)
+    for name in ("broker-crash", "postgres-crash", "naive-append"):
+        load_file(find(name), profile)
+    with pytest.raises(UsageError, match="n/a on stack compose: it needs control of the links between brokers"):
+        load_file(find("broker-partition"), profile)
+
+
+def test_the_name_is_not_for_a_profile(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "onceproof.toml").write_text('[stack.compose]\nprovider = "compose"\nchaos = "allowed"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"\[stack\.compose\]: provider"):
+        load_profile("compose")
+    assert isinstance(profile_of("compose"), ComposeProfile), "the containers, whatever the file says"

@@ -1,0 +1,102 @@
+"""Kafka and Postgres in containers of a real daemon: up, down, cleanup, and runs with the verdicts of the embedded stack.
+
+``tox -e compose`` runs them. They need a container daemon (DOCKER_HOST), a compose command, and the local Debian image that
+ONCEPROOF_TEST_BASE names; without a registry: ``debootstrap bookworm FOLDER``, then ``tar -C FOLDER -c . | docker import - NAME``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.judge.findings import Verdict
+from onceproof.run import run
+from onceproof.scenario_files.load import find, load_file
+from onceproof.stack.compose import images, project
+from onceproof.stack.compose.daemon import client, compose_command
+from onceproof.stack.compose.project import Project
+from onceproof.stack.compose.stack import ComposeProfile
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.ports import PortLease
+
+from ...gate import assert_as_expected
+
+pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """The images, built here. Where containers are demanded (`tox -e compose`), their absence is an error."""
+    try:
+        client()
+        compose_command()
+        if len(images.local_images()) < 2:
+            list(images.build(os.environ.get("ONCEPROOF_TEST_BASE", "debian:bookworm-slim"), components.ensure()))
+    except EnvironmentProblem as missing:
+        if "ONCEPROOF_CONTAINERS" in os.environ:
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """The project of `onceproof up`, under another name and on other ports than a user's."""
+    monkeypatch.setattr(project, "BY_HAND", "onceproof-test")
+    ports = PortLease.take(len(project.PORTS))
+    for name, port in zip(project.PORTS, ports.ports, strict=True):
+        monkeypatch.setenv(name, str(port))
+    found = Project("onceproof-test")
+    yield found
+    found.down()
+    ports.release()
+
+
+def test_up_is_idempotent_and_down_leaves_nothing(by_hand: Project) -> None:
+    by_hand.up(1)
+    before = {one.id for one in by_hand.containers()}
+    by_hand.up(1)
+    assert {one.id for one in by_hand.containers()} == before and len(before) == 2
+    assert by_hand.brokers() == 1 and len(by_hand.addresses()) == 1
+    with pytest.raises(EnvironmentProblem, match="up with 1 broker"):
+        by_hand.up(3)
+    by_hand.down()
+    by_hand.down()
+    assert by_hand.containers() == []
+
+
+def test_a_port_that_is_taken_leaves_nothing(by_hand: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv(project.PORTS[-1], str(server.getsockname()[1]))
+        with pytest.raises(EnvironmentProblem, match="compose up"):
+            by_hand.up(1)
+    assert by_hand.containers() == []
+
+
+def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tmp_path: Path) -> None:
+    dead, living = Project("onceproof-test-dead"), by_hand
+    ports = PortLease.take(len(project.PORTS))
+    try:
+        dead.up(1, run_id="dead", ports=dict(zip(project.PORTS, ports.ports, strict=True)))
+        living.up(1)
+        assert project.clean_up("other", dry_run=False) == []
+        assert project.clean_up("dead", dry_run=True) == ["would remove the containers of project onceproof-test-dead"]
+        assert len(dead.containers()) == 2
+        assert project.clean_up("dead", dry_run=False) == ["removed the containers of project onceproof-test-dead"]
+        assert dead.containers() == [] and len(living.containers()) == 2
+    finally:
+        dead.down()
+        ports.release()
+
+
+@pytest.mark.parametrize("name", ["naive-append", "effectively-once", "postgres-crash", "broker-crash"])
+def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: Path) -> None:
+    loaded = load_file(find(name), ComposeProfile.planned())
+    before = {one.id for one in client().containers.list(all=True)}
+    verdict: Verdict = run(loaded, runs_dir=tmp_path).verdict
+    assert_as_expected(name, verdict)
+    assert {one.id for one in client().containers.list(all=True)} == before, "the run's own containers are removed"
