@@ -22,13 +22,13 @@ PROFILE = StackProfile(name="staging", provider="external", chaos="allowed", kaf
     ("name", "needs"),
     [
         ("broker-crash", "the brokers"),
-        ("leader-isolated-acks-1", "the brokers"),
+        ("leader-isolated-acks-1", "the links between brokers"),
         ("unclean-election", "the brokers"),
         ("postgres-crash", "Postgres"),
     ],
 )
 def test_a_fault_that_needs_control_of_a_service_is_refused(name: str, needs: str) -> None:
-    with pytest.raises(ScenarioError, match=f"n/a on an external stack: it needs control of {needs}"):
+    with pytest.raises(ScenarioError, match=f"n/a on stack staging: it needs control of {needs}"):
         load_all([name], PROFILE)
 
 

@@ -20,7 +20,7 @@ def of_file(stack: object) -> Iterator[Complaint]:
         yield Complaint(
             ("stack", "provider"), message, "remove it, describe them in onceproof.toml, and use --stack NAME"
         )
-    if "prefix" in stack:
+    if stack.get("prefix"):
         yield Complaint(("stack", "prefix"), "stack.prefix is set by --stack NAME alone", "remove it", at_key=True)
 
 
