@@ -149,6 +149,6 @@ def test_one_node_works_through_its_proxy_and_can_be_restarted(tmp_path: Path) -
 def test_waiting_for_a_leader_that_does_not_exist_ends_at_the_deadline(
     stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onceproof.stack.kafka.cluster._START_DEADLINE_S", 1.0)
+    monkeypatch.setattr("onceproof.stack.kafka.topics.START_DEADLINE_S", 1.0)
     with pytest.raises(WaitTimeout, match="a leader of no-such-topic-0"):
         stack.kafka.leader("no-such-topic", 0)
