@@ -18,6 +18,7 @@ from onceproof.base.errors import HistoryError
 from onceproof.consumers.trace import TraceEvent, read_trace
 from onceproof.data import open_dataset
 from onceproof.history.run_record import FILE, RunRecord
+from onceproof.kinds.contract import has_picture
 from onceproof.scenario.model import InputSpec
 from onceproof.scenario.outputs import Claim, OutputSpec
 
@@ -120,7 +121,7 @@ class Picture:
 def of_run(run_dir: Path) -> Picture | None:
     """The picture of a stored run; None for a run without consumers. Raises `HistoryError`."""
     run = RunRecord.read(run_dir)
-    if run.scenario.pipeline.kind != "consumers":
+    if not has_picture(run.scenario.pipeline.kind):
         return None
     where, hint = f"the scenario in {run_dir / FILE} cannot be drawn", "run the scenario again"
     for part, there in (("input", run.scenario.input), ("outputs", run.scenario.outputs)):

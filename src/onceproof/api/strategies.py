@@ -14,8 +14,9 @@ from onceproof.api.faults import FaultKind, class_name
 from onceproof.api.scenarios import load
 from onceproof.base.errors import UsageError
 from onceproof.faults.contract import fault_of, faults
+from onceproof.kinds.contract import kind_of
 from onceproof.scenario.base import AnyFaultSpec
-from onceproof.scenario.model import At, AtMessage, Scenario, kind_of_pipeline
+from onceproof.scenario.model import At, AtMessage, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.checks import crosscheck
 from onceproof.scenario_files.checks.consumers import rows_of
@@ -38,8 +39,7 @@ def schedules(
     """
     loaded = scenario if isinstance(scenario, LoadedScenario) else load(scenario)
     base = loaded.scenario.model_copy(update={"chaos": []})
-    consumes = _consumes(base)
-    last = rows_of(base) if consumes else base.guaranteed_batches() - 1
+    last = base.guaranteed_batches() - 1 if kind_of(base).micro_batches else rows_of(base)
     names = None if kinds is None else [kind.name for kind in kinds]
     places = [place for place in _places(base, names) if _problems(base, [_spec(place, 1, base)]) == 0]
     if last < 1 or not places:
@@ -47,7 +47,7 @@ def schedules(
         raise UsageError(
             f"no fault{wanted} can be placed in {base.name}", hint=f"onceproof plan {loaded.path} shows its batches"
         )
-    if not consumes:
+    if kind_of(base).micro_batches:
         most = min(most, last)
     drawn = st.lists(
         st.tuples(st.integers(1, last), st.sampled_from(places)),
@@ -57,10 +57,6 @@ def schedules(
     )
     made = drawn.map(lambda some: [_spec(place, time, base) for time, place in some])
     return made.filter(lambda specs: _problems(base, specs) == 0)
-
-
-def _consumes(scenario: Scenario) -> bool:
-    return scenario.pipeline.kind == kind_of_pipeline({"consumers": {}})
 
 
 def _places(scenario: Scenario, names: Sequence[str] | None) -> Iterator[_Place]:
@@ -89,7 +85,7 @@ def _required(model: type[BaseModel]) -> list[dict[str, str]]:
 
 
 def _positions(scenario: Scenario) -> list[dict[str, Any]]:
-    if _consumes(scenario):
+    if not kind_of(scenario).micro_batches:
         return [{"after": step} for step in _literals(AtMessage.model_fields["after"].annotation)]
     return [{"point": point.value} for point in Point]
 
@@ -101,7 +97,7 @@ def _names_of_consumers(scenario: Scenario) -> list[str]:
 
 def _values(place: _Place, time: int, scenario: Scenario) -> dict[str, Any]:
     values, at = place
-    position = AtMessage if _consumes(scenario) else At
+    position = At if kind_of(scenario).micro_batches else AtMessage
     when = next(name for name in position.model_fields if name in ("batch", "message"))
     return {**values, "at": {**at, when: time}}
 

@@ -115,5 +115,10 @@ def _standalone(spark: SparkStack) -> str:
     return f"Spark standalone: a master and {spark.workers} worker(s) with {spark.cores} core(s) each"
 
 
+def has_picture(kind: str) -> bool:
+    """Whether runs of the kind have a picture; False also for a kind that a stored run names and this version does not know."""
+    return kind in pipelines.names() and pipelines.get(kind).has_picture
+
+
 def kind_of(scenario: Scenario) -> PipelineKind:
     return pipelines.get(scenario.pipeline.kind)()
