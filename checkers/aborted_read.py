@@ -42,7 +42,9 @@ def aborted_record_taken(world: World, choose: Choices) -> Named:
     """The source reads an aborted record: an append holds its effect, a state includes it."""
     output = choose.one(world.outputs)
     model = MODELS[output]
-    records = choose.some([r for r in world.records if r.visibility == "aborted" and model.takes(r)])
+    records = choose.some(
+        [r for r in world.records if r.visibility == "aborted" and model.takes(r) and world.is_committed(r.batch)]
+    )
     named: Counter[Identity] = Counter()
     final = {write.identity: write for _, write in world.visible(output)}
     for record in records:
