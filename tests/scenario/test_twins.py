@@ -73,7 +73,9 @@ def differing_and_alike(one: Merged, other: Merged) -> tuple[int, int]:
     """In how many values they differ, and how many are alike without coming from a base of both."""
     mine, others = dict(leaves(one.data)), dict(leaves(other.data))
     of_both = {file.file for file in other.files}
-    base = dict(leaves(merge([file for file in one.files if file.file in of_both]).data)) if _related(one, other) else {}
+    base = (
+        dict(leaves(merge([file for file in one.files if file.file in of_both]).data)) if _related(one, other) else {}
+    )
     alike = {loc for loc in mine.keys() & others.keys() if mine[loc] == others[loc]}
     shared = sum(loc not in base or base[loc] != mine[loc] for loc in alike)
     return len(mine.keys() | others.keys()) - len(alike), shared
