@@ -95,11 +95,6 @@ def test_every_point_is_described_as_in_the_code() -> None:
     assert all(text.startswith(LEFT_BEHIND[point]) for point, text in described.items())
 
 
-def test_every_kind_of_fault_is_in_the_page_about_faults() -> None:
-    documented = set(re.findall(r"^\| `([\w-]+)` \|", page("docs/faults.md"), re.MULTILINE))
-    assert documented >= set(faults.names())
-
-
 @pytest.mark.parametrize("document", ["README.md", "docs/verdicts.md"])
 def test_the_documented_exit_codes_are_those_of_the_code(document: str) -> None:
     codes = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", page(document), re.MULTILINE))
