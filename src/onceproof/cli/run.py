@@ -52,7 +52,7 @@ def run_scenarios(
     if not everything and not given:
         raise UsageError("no scenario is named", hint=f"name one or more, or use --all; shipped: {', '.join(names())}")
     if everything and stack is not None:
-        raise UsageError("--all is not for a stack of somebody else", hint="name the scenarios to run there")
+        raise UsageError("--all is not for an external stack", hint="name the scenarios to run there")
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
     for _, file in files:

@@ -89,7 +89,7 @@ class PipelineKind(Protocol):
     def fetch(self, scenario: Scenario, *, survey: bool, profile: StackProfile | None = None) -> Start:
         """Fetch what the services need on this machine, and return how to start them. Raises `EnvironmentProblem`.
 
-        With ``profile`` the services are somebody else's, and only the proxies in front of them are started.
+        With ``profile`` the services are those of an external stack, and only the proxies in front of them are started.
         """
 
     def prepare(self, execution: Execution, services: Any, owner: Owner, writer: HistoryWriter) -> PreparedPipeline:

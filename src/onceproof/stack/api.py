@@ -78,7 +78,7 @@ class Kafka(Protocol):
         """librdkafka settings of a client of the harness, on those listeners: addresses, time-outs and credentials."""
 
     def is_own(self, topic: str) -> bool:
-        """Whether a topic is the run's: neither the brokers' own nor somebody else's."""
+        """Whether a topic is the run's: neither the brokers' own nor another user's."""
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
 
