@@ -59,7 +59,7 @@ class FaultRow:
 
 
 def of_run(run_dir: Path) -> str:
-    """The page about a stored run, whatever of it there is. Raises `NotARun`, and `HistoryError` if it holds links."""
+    """The page about a stored run, with whatever parts of it exist. Raises `NotARun`, and `HistoryError` if it holds links."""
     return page(read(run_dir))
 
 
@@ -168,7 +168,7 @@ def fixes(name: str, record: RunRecord) -> tuple[str, ...]:
 
 
 def stops(name: str, stores: Collection[str] = STORES) -> tuple[str, ...]:
-    """What stops the anomaly in these output systems; nothing if a third party's checker does not explain it."""
+    """What stops the anomaly in these output systems; empty if the checker has no explanation."""
     try:
         return anomaly(name).explanation.stops_for(stores)
     except KeyError:
@@ -198,7 +198,7 @@ def _state(fault: FaultReport) -> str:
 
 
 def _batches(verdict: Verdict | None) -> list[Any]:
-    """Those with a finding or a fault."""
+    """The batches that have a finding or a fault."""
     if verdict is None:
         return []
     return [(batch, SYMBOLS[batch.verdict]) for batch in verdict.batches if batch.anomalies or batch.faults][

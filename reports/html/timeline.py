@@ -325,7 +325,7 @@ def _plots(run: StoredRun, batches: tuple[Batch, ...], start: float, end: float)
 
 
 def _unseen(fed: Iterable[tuple[float, float]], batches: Iterable[Batch], end: float) -> Series:
-    """Of the slowest query."""
+    """At each moment the number of fed records that the slowest query has not committed."""
     per_query: dict[str, list[tuple[float, float]]] = {}
     for batch in batches:
         if batch.committed_at is not None:

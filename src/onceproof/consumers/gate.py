@@ -134,7 +134,7 @@ class Gate:
             self._drop(connection)
 
     def close(self) -> None:
-        """Close all connections, which tells the consumers that there is nothing more to do. Idempotent."""
+        """Close all connections, which ends the consumers. Idempotent."""
         if self._closed:
             return
         self._closed = True

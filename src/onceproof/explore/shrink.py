@@ -50,14 +50,14 @@ class Shrunk:
     tried: tuple[Try, ...]
     """Every removal from ``best`` that was tried. None of them shows the anomalies."""
     minimal: bool
-    """Each single removal was tried, in every way."""
+    """Whether every single removal was tried, in every way."""
     why_not: str = ""
     """Why ``minimal`` is false."""
     interrupted: bool = False
 
 
 class _Spent(Exception):
-    """No executions are left."""
+    """Raised when no executions are left."""
 
 
 @dataclass

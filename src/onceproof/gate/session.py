@@ -1,4 +1,4 @@
-"""Runs the scenarios of a gate within its budget, the most telling first, and decides what each result means."""
+"""Runs the scenarios of a gate within its budget, the most informative first, and decides what each result means."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class GateResult:
 
 
 def ordered(scenarios: Sequence[GateScenario], last_failed: Iterable[str], known: Baseline) -> list[GateScenario]:
-    """The most telling first: those that failed the last time, then the known-bad ones, then the shortest."""
+    """The most informative first: those that failed the last time, then the known-bad ones, then the shortest."""
     failed = set(last_failed)
 
     def rank(scenario: GateScenario) -> tuple[bool, bool, float]:
