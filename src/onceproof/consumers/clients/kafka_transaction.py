@@ -50,7 +50,7 @@ class TransactionalGroup(KafkaGroup):
 
     def take(self) -> Taken | None:
         taken = super().take()
-        # The membership under which it took the message (KIP-447): by its acknowledgement it may be no member, or another one.
+        # The membership at the take (KIP-447): when it acknowledges, the client may no longer be a member, or may be another one.
         self._member = self.consumer.consumer_group_metadata()
         return taken
 
