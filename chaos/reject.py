@@ -99,7 +99,7 @@ class Reject:
 
     @classmethod
     def reads_frames(cls, spec: RejectSpec) -> bool:
-        """True: the protocol proxy reads the service's answers on their way to the job."""
+        """True, because the protocol proxy reads the service's answers on their way to the job."""
         return True
 
     @classmethod
