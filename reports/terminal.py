@@ -162,7 +162,7 @@ def _counts(page: Page, counts: dict[str, int]) -> None:
 
 
 def _batches(page: Page, batches: tuple[BatchReport, ...]) -> None:
-    """Each batch with a finding or a fault; of the others only their number."""
+    """A line for each batch with a finding or a fault, and the number of the other batches."""
     if not batches:
         return
     listed = [batch for batch in batches if batch.anomalies or batch.faults]
