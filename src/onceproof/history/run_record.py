@@ -53,7 +53,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether it is a number of seconds that a 64-bit clock of microseconds can represent."""
+    """Whether the value is a number of seconds that a 64-bit clock of microseconds can represent."""
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**43
     )

@@ -109,7 +109,7 @@ def load_file(path: str | Path, profile: StackProfile | None = None, *, runs: bo
 
 
 def load(path: str | Path) -> Scenario:
-    """The scenario alone of `load_file`."""
+    """The scenario of `load_file`, without its file."""
     return load_file(path).scenario
 
 
