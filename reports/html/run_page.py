@@ -59,7 +59,7 @@ class FaultRow:
 
 
 def of_run(run_dir: Path) -> str:
-    """The page about a stored run, whatever of it there is. Raises `NotARun`, and `HistoryError` if it holds links."""
+    """The page about a stored run, with whatever parts of it exist. Raises `NotARun`, and `HistoryError` if it holds links."""
     return page(read(run_dir))
 
 
@@ -198,7 +198,7 @@ def _state(fault: FaultReport) -> str:
 
 
 def _batches(verdict: Verdict | None) -> list[Any]:
-    """Those with a finding or a fault."""
+    """The batches that have a finding or a fault."""
     if verdict is None:
         return []
     return [(batch, SYMBOLS[batch.verdict]) for batch in verdict.batches if batch.anomalies or batch.faults][

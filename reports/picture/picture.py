@@ -48,7 +48,7 @@ class Lane:
     name: str
     kind: Literal["producer", "queue", "consumer", "output"]
     caption: str = ""
-    """What it is called, where that is not its kind."""
+    """The label, if it is not the kind."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DrawnEffect:
     """The queue to which its message was published."""
     key: str
     late: bool
-    """It comes after the effect of a later message, although the claim promises the order of the two."""
+    """Whether it comes after the effect of a later message, although the claim promises the order of the two."""
     repeated: bool
     output: str = ""
 
@@ -200,8 +200,9 @@ def of_trace(
     output_of: Mapping[str, str] | None = None,
     queues_are: str = "queue",
 ) -> Picture:
-    """``order``: the claim's. ``with_effect``: an effect counts once its transaction is committed.
+    """The picture of a trace.
 
+    ``order``: as the claim promises it. ``with_effect``: an effect counts once its transaction is committed.
     ``output_of``: consumer -> the output for its effects, where that is not ``output``.
     """
     goes_to = {name: (output_of or {}).get(name, output) for name in consumers}

@@ -53,7 +53,7 @@ def run_scenarios(
         hint = "name one or more of `onceproof list`, or the path of a YAML file, or use --all"
         raise UsageError("no scenario is named", hint=hint)
     if everything and stack is not None:
-        raise UsageError("--all is not for a stack of somebody else", hint="name the scenarios to run there")
+        raise UsageError("--all is not for an external stack", hint="name the scenarios to run there")
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
     for _, file in files:

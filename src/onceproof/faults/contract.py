@@ -165,7 +165,7 @@ class TakesTurns(Protocol):
 class NeedsControl(Protocol):
     """A kind that, for some or all of its specs, kills, stops or isolates a service itself, not the job's connections to it.
 
-    It cannot be used on a stack that somebody else operates.
+    It cannot be used on an external stack.
     """
 
     @classmethod

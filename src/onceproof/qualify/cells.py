@@ -69,22 +69,22 @@ class Cell:
     query: str | None = None
     words: str = ""
     approximate: bool = False
-    """The fault cannot be placed exactly; known before any run."""
+    """Whether the fault cannot be placed exactly; known before any run."""
     state: State = State.PENDING
     why: str | None = None
     """The reason for ``n/a`` or ``not reached``; for other states a reservation, if there is one."""
     of_tool: bool = False
-    """``n/a`` because of what onceproof can place, not because of what the job is."""
+    """Whether it is ``n/a`` because of what onceproof can place, not because of the job."""
     verdict: Outcome | None = None
     anomalies: Mapping[str, int] = field(default_factory=dict)
-    """Anomaly -> number of effects that the claim does not allow."""
+    """Anomaly -> number of rows or records that the claim does not allow."""
     outputs: tuple[str, ...] = ()
     """The outputs in which the anomalies were found."""
     witnesses: Mapping[str, str] = field(default_factory=dict)
     """Anomaly -> the first row that shows it, in one line."""
     evidence: tuple[str, ...] = ()
     alone: bool = False
-    """It needs a run of its own, or had one: a shared run did not decide its verdict."""
+    """Whether it needs a separate run, or had one, because a shared run did not decide its verdict."""
     empty: tuple[int, ...] = ()
     """Batches at which its fault struck when nothing was in danger. The cell is not tried there again."""
     shared: Shared | None = None

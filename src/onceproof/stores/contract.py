@@ -74,7 +74,7 @@ class Store(Protocol):
         """The model of an output in this store, as a scenario describes it."""
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
-        """Problems of an output whose single values are valid; places are relative to the output."""
+        """Problems between the fields of an output, each of which is valid by itself. Places are relative to the output."""
 
     def address(self, spec: OutputSpec, stack: Stack) -> str:
         """The value of the template ``{output.NAME}``."""
