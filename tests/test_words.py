@@ -1,4 +1,4 @@
-"""Private idioms stay out of the pages and the Python files."""
+"""Private idioms stay out of the pages, the Python files and the shipped scenarios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.sources
 
 ROOT = Path(__file__).parent.parent
 
-#: Pattern -> what to write instead, in every page and every Python file.
+#: Pattern -> what to write instead, in every page, Python file and scenario.
 WORDS = {
     r"mend(s|ed|ing)?": "fix",
     r"whoever": "name the actor",
@@ -64,6 +64,13 @@ def test_a_python_file_uses_no_private_word(folder: str) -> None:
     modules = sorted(set((ROOT / folder).rglob("*.py")) - {Path(__file__)})
     assert modules
     assert [hit for path in modules for hit in found(numbered(path), str(path.relative_to(ROOT)))] == []
+
+
+def test_a_scenario_uses_no_private_word() -> None:
+    """`onceproof list` and the reports print what it is about."""
+    scenarios = sorted((ROOT / "scenarios").rglob("*.yaml"))
+    assert scenarios
+    assert [hit for path in scenarios for hit in found(numbered(path), str(path.relative_to(ROOT)))] == []
 
 
 @pytest.mark.parametrize(
