@@ -1,4 +1,4 @@
-"""``duplicate``: an output holds more copies of a row or record than the input explains."""
+"""``duplicate``: a row or record is there more often than expected."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class Duplicate(Checker):
       was active at that time), a claim of at-least-once is inconclusive.
     """
 
-    meaning: ClassVar[str] = "an output holds more copies of a row or record than the input explains"
+    meaning: ClassVar[str] = "a row or record is there more often than expected"
     explanation: ClassVar[Explanation] = Explanation(
         example="The table holds two rows for one order: the total of the day is too high by its amount.",
         causes=(
