@@ -22,8 +22,8 @@ from onceproof.scenario_files.checks.consumers import rows_of
 from onceproof.scenario_files.explain import validate
 from onceproof.scenario_files.load import LoadedScenario
 
-#: A fault without its time: the values of a scenario file, and the position without batch or message.
-_Place = tuple[dict[str, Any], dict[str, Any]]
+#: A fault without its time: its model, the values of a scenario file, and the position without batch or message.
+_Place = tuple[type[AnyFaultSpec], dict[str, Any], dict[str, Any]]
 
 
 def schedules(
@@ -66,15 +66,14 @@ def _consumes(scenario: Scenario) -> bool:
 def _places(scenario: Scenario, names: Sequence[str] | None) -> Iterator[_Place]:
     registry = faults.of(scenario.pipeline.kind)
     for name in registry.names() if names is None else names:
-        if name not in registry.names():
-            continue
-        model = registry.get(name).Spec
-        targets = _literals(model.model_fields["target"].annotation)
-        for target in targets or _names_of_consumers(scenario):
-            for at, settings in product(_positions(scenario), _required(model)):
-                place = ({"fault": name, "target": target, **settings}, at)
-                if validate(model, _values(place, 1, scenario))[0] is not None:
-                    yield place
+        for fault in registry.all(name):
+            targets = _literals(fault.Spec.model_fields["target"].annotation)
+            for target in targets or _names_of_consumers(scenario):
+                for at, settings in product(_positions(scenario), _required(fault.Spec)):
+                    place = (fault.Spec, {"fault": name, "target": target, **settings}, at)
+                    spec, _ = validate(fault.Spec, _values(place, 1, scenario))
+                    if spec is not None and fault_of(spec) is fault:
+                        yield place
 
 
 def _required(model: type[BaseModel]) -> list[dict[str, str]]:
@@ -100,16 +99,14 @@ def _names_of_consumers(scenario: Scenario) -> list[str]:
 
 
 def _values(place: _Place, time: int, scenario: Scenario) -> dict[str, Any]:
-    values, at = place
+    _, values, at = place
     position = AtMessage if _consumes(scenario) else At
     when = next(name for name in position.model_fields if name in ("batch", "message"))
     return {**values, "at": {**at, when: time}}
 
 
 def _spec(place: _Place, time: int, scenario: Scenario) -> AnyFaultSpec:
-    model = faults.of(scenario.pipeline.kind).get(place[0]["fault"]).Spec
-    spec: AnyFaultSpec = model.model_validate(_values(place, time, scenario))
-    return spec
+    return place[0].model_validate(_values(place, time, scenario))
 
 
 def _problems(scenario: Scenario, specs: Sequence[AnyFaultSpec]) -> int:

@@ -201,9 +201,9 @@ def _entries(what: str) -> list[tuple[str, str]]:
             return [(point.value, left) for point, left in LEFT_BEHIND.items()]
         case "faults":
             return [
-                (f"{name}{kind.fault_label}", fault.about)
+                (f"{name}{kind.fault_label}", "; ".join(fault.about for fault in faults.of(pipeline).all(name)))
                 for pipeline, kind in pipelines.items()
-                for name, fault in faults.of(pipeline).items()
+                for name in faults.of(pipeline).names()
             ]
         case "checkers":
             return [(name, checker.meaning) for name, checker in checkers.items()]
