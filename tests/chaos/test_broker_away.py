@@ -81,14 +81,15 @@ def test_a_leader_alone_in_sync_must_be_allowed_to_acknowledge(problems: Callabl
     ("spec", "hint"),
     [
         ({**COORDINATOR, "target": "driver"}, "remove coordinator_of, or set target: broker"),
-        ({**IN_TASKS, "coordinator_of": "x"}, "remove coordinator_of, or choose another point"),
+        ({**CONTROLLER, "leader_of": "out/0"}, "remove leader_of, or set target: broker"),
+        ({**IN_TASKS, "coordinator_of": "x"}, "remove coordinator_of, or set another point"),
         (
             {**CONTROLLER, "in_sync": "leader", "target": "executor"},
             "remove in_sync, or set target: broker and point: in-tasks",
         ),
         (
             {**LEADER, "frame": {}},
-            "remove frame, or set target: executor, or set target: python-worker",
+            "remove frame, or set target: executor, or target: python-worker",
         ),
     ],
 )

@@ -66,10 +66,13 @@ def targets_of(registry: Registry[Any], kind: str) -> list[str]:
 
 
 def ways_to_set(key: str, registry: Registry[Any], item: dict[str, Any]) -> list[str]:
-    """What to change in the item so that its kind of fault has the setting ``key``: another target, perhaps another point."""
-    having = [variant for variant, fault in registry.variants(item["fault"]).items() if key in fault.Spec.model_fields]
-    own = (item["target"],)  # registered without a point: the class for all points that have none of their own
-    return ["choose another point" if each == own else f"set target: {' and point: '.join(each)}" for each in having]
+    """What to set in the item so that its kind of fault has the setting ``key``: another target, perhaps another point."""
+    having: dict[str, tuple[str, ...]] = {}
+    for variant, fault in registry.variants(item["fault"]).items():
+        if key in fault.Spec.model_fields:
+            having.setdefault(variant[0], variant)  # the first one is the most general: perhaps without a point
+    own = (item["target"],)
+    return ["another point" if one == own else f"target: {' and point: '.join(one)}" for one in having.values()]
 
 
 def store_fields() -> list[str]:

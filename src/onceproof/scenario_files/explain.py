@@ -75,7 +75,7 @@ def _complaint(model: type[BaseModel], data: Any, detail: ErrorDetails, above: L
             item = reduce(getitem, below[:-1], data)
             if ways := kinds.ways_to_set(key, kinds.faults.of(owner.pipeline), item):
                 message = f"{key} does not apply to this {item['fault']} of {item['target']}"
-                return Complaint(loc, message, f"remove {key}, or {', or '.join(ways)}", at_key=True)
+                return Complaint(loc, message, f"remove {key}, or set {', or '.join(ways)}", at_key=True)
         return Complaint(loc, f"unknown key {key!r}", suggest(key, _keys(owner)), at_key=True)
     if kind == "missing":
         owner = _annotation_at(model, data, below[:-1])
