@@ -25,9 +25,18 @@ class Listing(StrEnum):
     DATASETS = "datasets"
     STORES = "stores"
     REPORTS = "reports"
+    DECODERS = "decoders"
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
+Reports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report",
+        metavar="NAME=FILE",
+        help="Also write this report (`onceproof list reports`) to a file; may be repeated.",
+    ),
+]
 Ci = Annotated[
     bool,
     typer.Option(
