@@ -10,7 +10,7 @@ import typer
 from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
-from onceproof.cli.options import EXIT_CODES, Ci, Json, Listing, Name, Resolved, Stack
+from onceproof.cli.options import EXIT_CODES, Ci, Json, Listing, Name, Reports, Resolved, Stack
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -75,12 +75,7 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Also write the results as JUnit XML to this file.", dir_okay=False),
     ] = None,
-    report: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE", help="Also write this report (`onceproof list reports`) to a file; may be repeated."
-        ),
-    ] = None,
+    report: Reports = None,
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
     ] = Path("onceproof-runs"),
@@ -165,6 +160,7 @@ def qualify(
 def check(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, of this machine or another.")],
     as_json: Json = False,
+    report: Reports = None,
 ) -> None:
     """Judge a stored run again.
 
@@ -172,12 +168,13 @@ def check(
 
     \b
     onceproof check onceproof-runs/latest
+    onceproof check onceproof-runs/latest --report junit=report.xml
     """
     output = Output(as_json)
     with failing_well(output):
-        from onceproof.cli.run import check_run
+        from onceproof.cli.run import check_run, report_files
 
-        raise typer.Exit(check_run(directory, output))
+        raise typer.Exit(check_run(directory, report_files(None, report or []), output))
 
 
 @app.command("import", rich_help_panel=_RUN)

@@ -68,8 +68,7 @@ def run_scenarios(
     code = _conclude(run_set, output, reported=len(loaded) > 1)
     if ci:
         publish(_for_ci(run_set, loaded), os.environ, output.command)
-    for name, file in files:  # last, so that the report is printed even if a file cannot be written
-        _write_file(file, reports.get(name)().render(run_set))
+    _write_reports(files, run_set)
     return code
 
 
@@ -106,13 +105,16 @@ def _for_ci(run_set: RunSet, loaded: list[LoadedScenario]) -> list[CiResult]:
     return found
 
 
-def check_run(run: Path, output: Output) -> int:
-    """Judge a stored run again; returns its verdict's exit code."""
+def check_run(run: Path, files: list[tuple[str, Path]], output: Output) -> int:
+    """Judge a stored run again; returns its verdict's exit code. ``files``: what `report_files` returned."""
     verdict = runs.check(run)
     if (why := _html(run)) is not None:
         output.say(why)
     result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
-    return _conclude(RunSet((result,)), output, reported=False)
+    run_set = RunSet((result,))
+    code = _conclude(run_set, output, reported=False)
+    _write_reports(files, run_set)
+    return code
 
 
 def _html(run: Path) -> str | None:
@@ -256,6 +258,12 @@ def _terminal(output: Output) -> TerminalReport:
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color
     return TerminalReport(color=color, width=min(console.width, 120) if console.is_terminal else 80)
+
+
+def _write_reports(files: list[tuple[str, Path]], runs: RunSet) -> None:
+    """Call it last, so that the report is printed even if a file cannot be written."""
+    for name, file in files:
+        _write_file(file, reports.get(name)().render(runs))
 
 
 def _write_file(path: Path, text: str) -> None:
