@@ -76,4 +76,4 @@ class Report(Protocol):
         """The whole report as text. Reads values only, never a live service."""
 
 
-reports: Registry[type[Report]] = Registry("report", "onceproof.reports", "onceproof.reports")
+reports: Registry[type[Report]] = Registry("report", "onceproof.reports", "onceproof.reports", Report)

@@ -14,7 +14,7 @@ EXIT_CODES = (
 
 
 #: What ``list`` can list.
-LISTS = ("scenarios", "faults", "points", "checkers", "oracles", "datasets", "stores", "reports")
+LISTS = ("scenarios", "faults", "points", "checkers", "oracles", "datasets", "stores", "reports", "decoders")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
 Reports = Annotated[
