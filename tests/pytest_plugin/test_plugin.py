@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
+import onceproof
 from onceproof.api import runs
 from onceproof.api.runs import Run
 from onceproof.api.scenarios import load, with_chaos
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.data import datasets
+from onceproof.faults.contract import faults
+from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Outcome, Verdict, Witness
+from onceproof.kinds.contract import pipelines
+from onceproof.oracle import oracles
+from onceproof.reports.report import reports
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario_files.load import LoadedScenario
+from onceproof.stores.contract import stores
 
 pytest_plugins = ["pytester"]
 
@@ -54,6 +62,18 @@ def run_as_written(
     found = tuple(Finding(a, "table", 2, "2 extra rows", (Witness({}, "but 2 rows"),)) for a in anomalies)
     verdict = Verdict(loaded.scenario.name, Outcome(outcome), {}, ("the job died",), found)
     return Run(loaded.scenario, verdict, Path(runs_dir) / "one")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """Load all registries and public names before the first `pytester` of this file takes its snapshot of modules.
+
+    A run of pytest in this process ends by removing the modules that were imported during it. A registry that was loaded then
+    would keep its items, but the next import would register them a second time.
+    """
+    for registry in (checkers, datasets, faults, oracles, pipelines, reports, stores):
+        assert registry.names()
+    assert all(hasattr(onceproof, name) for name in dir(onceproof))
 
 
 @pytest.fixture
