@@ -348,8 +348,10 @@ def test_a_large_run_has_a_small_page_that_states_what_it_leaves_out(judged: Pat
     assert len(text.encode()) <= 1_000_000
     shown = Parsed(text).text
     for part in (
-        "999,988 of 1,000,000 are not shown here",
-        "20 more findings",
+        "This page does not show everything",
+        "at most 40 findings, 6 witnesses of each",
+        "999,994 of 1,000,000 are not shown here",
+        "20 more findings are not shown here. verdict.json has all",
         "more are in events.jsonl",
         "more batches are not drawn",
         "100 of 20,000 batches",
