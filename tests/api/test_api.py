@@ -127,6 +127,15 @@ def test_assertions_pass_for_what_they_name() -> None:
     run_with(Outcome.VIOLATED, duplicate).assert_violated("duplicate")
 
 
+def test_the_report_is_the_page_of_the_run_if_there_is_one(tmp_path: Path) -> None:
+    run = run_with(Outcome.INCONCLUSIVE, run_dir=tmp_path)
+    assert run.report == tmp_path / "verdict.json"
+    (tmp_path / "report.html").write_text("")
+    assert run.report == tmp_path / "report.html"
+    with pytest.raises(AssertionError, match=f"report: {tmp_path}/report.html\n"):
+        run.assert_held()
+
+
 def test_assertions_fail_with_the_finding_and_the_path_of_the_report() -> None:
     duplicate = Finding("duplicate", "table", 3, "3 extra rows", (Witness({"id": 1}, "premise\nbut 2 rows"),))
     with pytest.raises(AssertionError) as failure:

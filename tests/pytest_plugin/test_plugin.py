@@ -61,7 +61,10 @@ def run_as_written(
         raise EnvironmentProblem("no port is free", hint="free one")
     found = tuple(Finding(a, "table", 2, "2 extra rows", (Witness({}, "but 2 rows"),)) for a in anomalies)
     verdict = Verdict(loaded.scenario.name, Outcome(outcome), {}, ("the job died",), found)
-    return Run(loaded.scenario, verdict, Path(runs_dir) / "one")
+    run_dir = Path(runs_dir) / "one"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "report.html").write_text("")
+    return Run(loaded.scenario, verdict, run_dir)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,7 +114,7 @@ def test_another_verdict_fails_with_the_line_the_finding_and_the_report(project:
             "bad.onceproof.yaml:3: bad.onceproof: violated, expected violated, duplicate",
             "  lost-write in table: 2 extra rows",
             "    but 2 rows",
-            "report: */onceproof-runs/one/verdict.json",
+            "report: */onceproof-runs/one/report.html",
         ]
     )
     assert "Traceback" not in result.stdout.str() and ".py:" not in result.stdout.str()
@@ -163,7 +166,7 @@ def test_the_fixture_runs_scenarios_with_other_faults(project: pytest.Pytester) 
     result = project.runpytest("test_jobs.py")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["E * orders: violated, expected held", "E * duplicate in table: 2 extra rows", "E *report: */verdict.json"]
+        ["E * orders: violated, expected held", "E * duplicate in table: 2 extra rows", "E *report: */report.html"]
     )
     assert len(re.findall(r"^\S+\.py:\d+:", result.stdout.str(), re.MULTILINE)) == 1, "one frame: the test itself"
 

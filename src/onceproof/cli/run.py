@@ -19,7 +19,7 @@ from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.reports.progress import Progress
-from onceproof.reports.report import RunSet, ScenarioResult, reports
+from onceproof.reports.report import PAGE_FILE, RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
@@ -238,7 +238,7 @@ def _say_report(runs: RunSet, output: Output) -> None:
         output.complain(_complaint(result, result.error))
     else:
         output.say(_terminal(output).render(runs), styled=True)
-    page = None if result.run_dir is None else result.run_dir / "report.html"
+    page = None if result.run_dir is None else result.run_dir / PAGE_FILE
     if len(runs.results) == 1 and page is not None and page.is_file():
         output.say(f"report     {page}")
 
