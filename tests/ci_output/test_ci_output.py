@@ -174,6 +174,19 @@ def test_every_documented_workflow_is_complete() -> None:
 
 
 @pytest.mark.sources
+def test_every_documented_pipeline_keeps_junit_xml_where_its_server_looks() -> None:
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    _, gitlab_job, _ = yaml_blocks("docs/ci.md")
+    written = re.findall(r"onceproof gate .*--junit (\S+?)'?(?: |$)", text, re.MULTILINE)
+    assert written == ["onceproof-junit.xml"] * 2, "GitLab and Jenkins"
+    assert gitlab_job["exactly-once"]["artifacts"]["reports"]["junit"] == written[0]
+    assert f"junit '{written[1]}'" in text
+    action = (ROOT / "action.yml").read_text(encoding="utf-8")
+    commands = re.findall(r"onceproof (?:run|gate) .*", action)
+    assert len(commands) == 2 and all("--junit onceproof-junit.xml" in command for command in commands)
+
+
+@pytest.mark.sources
 def test_the_documented_pipelines_are_yaml_and_name_existing_commands() -> None:
     github_job, gitlab_job, hooks = yaml_blocks("docs/ci.md")
     assert github_job["jobs"]["exactly-once"]["steps"] and gitlab_job["exactly-once"]["artifacts"]["reports"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,42 @@ def test_a_baseline_of_version_1_is_read_and_says_what_it_lacks(project: Runs) -
     assert code == 0 and results()["good.yaml"] == ("passed", lacks)
     gate("--update")
     assert results()["good.yaml"] == ("passed", "1 fault hit")
+
+
+def test_junit_has_one_case_per_scenario_and_the_results_of_the_gate(project: Runs) -> None:
+    gate("--update")
+    project["good"] = verdict("good", hits=0)
+    Path("onceproof.toml").write_text(GATE.replace('{path = "bad.yaml"', '{path = "other.yaml"}, {path = "bad.yaml"'))
+    project["other"] = EnvironmentProblem("no Java \x1b", hint="install it")
+    code, _ = gate("--junit", "out/gate.xml", "--budget", "5m")
+    suite = ET.parse("out/gate.xml").getroot()[0]
+    assert code == 1
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "3",
+        "failures": "1",
+        "errors": "1",
+        "skipped": "0",
+    }
+    cases = {case.get("name"): case for case in suite}
+    found = {one.get("name"): one.get("value") for one in cases["bad.yaml"].iter("property")}
+    assert found["result"] == "passed" and found["expected"] == found["verdict"] == "violated"
+    assert cases["bad.yaml"].find("failure") is None, "a known-bad scenario passes if it is caught"
+    failure, error = cases["good.yaml"].find("failure"), cases["other.yaml"].find("error")
+    assert failure is not None and failure.get("type") == "less coverage"
+    assert str(failure.get("message")).startswith("less coverage: no longer hit: crash driver")
+    assert error is not None and error.get("message") == "error: no Java \ufffd"
+    assert "VERDICT" not in str(error.text) and "held" in str(cases["good.yaml"].findtext("system-out")).lower()
+
+
+def test_junit_of_what_did_not_run_is_a_failure_and_an_unwritable_file_fails_at_once(project: Runs) -> None:
+    gate("--update")
+    assert gate("--budget", "20s", "--junit", "gate.xml")[0] == 3
+    kinds = [problem.get("type") for problem in ET.parse("gate.xml").getroot().iter("failure")]
+    assert kinds == ["not run", "not run"]
+    Path("file").write_text("")
+    project["good"] = AssertionError("nothing may start")
+    code, text = gate("--junit", "file/gate.xml")
+    assert code == 4 and "cannot write file/gate.xml" in text
 
 
 def test_a_scenario_that_left_the_gate_is_less_coverage(project: Runs) -> None:

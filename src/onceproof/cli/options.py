@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +29,9 @@ class Listing(StrEnum):
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
+Junit = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write the results as JUnit XML to this file.", dir_okay=False)
+]
 Ci = Annotated[
     bool,
     typer.Option(

@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 from onceproof.api import runs
-from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.base.errors import HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.registry import suggest
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
-from onceproof.cli.output import Output, crashed
+from onceproof.cli.output import Output, crashed, write_file
 from onceproof.cli.stacks import profile_of
 from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
@@ -56,7 +56,7 @@ def run_scenarios(
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
     for _, file in files:
-        _write_file(file, "")  # fail now, not after ten minutes of running
+        write_file(file, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []
     for each in loaded:
         results.append(_run_one(each, runs_dir, seed, output))
@@ -69,7 +69,7 @@ def run_scenarios(
     if ci:
         publish(_for_ci(run_set, loaded), os.environ, output.command)
     for name, file in files:  # last, so that the report is printed even if a file cannot be written
-        _write_file(file, reports.get(name)().render(run_set))
+        write_file(file, reports.get(name)().render(run_set))
     return code
 
 
@@ -256,16 +256,6 @@ def _terminal(output: Output) -> TerminalReport:
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color
     return TerminalReport(color=color, width=min(console.width, 120) if console.is_terminal else 80)
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"cannot write {path}: {error.strerror}", hint="choose another file for this report"
-        ) from None
 
 
 def _stored_expectation(run: Path) -> ExpectedVerdict:
