@@ -281,7 +281,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Registry[Any]], Mo
     """Loads a module of the package into this process; what it registers is removed after the test."""
 
     def load(name: str, registry: Registry[Any]) -> ModuleType:
-        monkeypatch.setattr(registry, "_items", dict(registry.items()))
+        registry.names()  # loads it, so that only the module's own items are removed again
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
         spec = importlib.util.spec_from_file_location(name, HERE / f"depot/src/onceproof_depot/{name}.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
