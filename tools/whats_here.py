@@ -43,6 +43,7 @@ ORDER = [
         "src/onceproof/gate",
         "src/onceproof/ci_output",
         "src/onceproof/pytest_plugin",
+        "src/onceproof/serve",
         "tools",
         "benchmarks",
     ),

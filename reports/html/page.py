@@ -19,20 +19,41 @@ from onceproof.base.version import __version__
 from onceproof.base.visible import visible
 
 _PACKAGE = "onceproof.reports.html"
+_STYLE = "style.css"
 
 
-def render(template: str, **values: Any) -> str:
-    """The whole file."""
-    style, script = _asset("style.css"), _asset("script.js")
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+def render(template: str, *, live: bool = False, **values: Any) -> str:
+    """The whole file. ``live``: the page of a server (`policy`)."""
     page = _environment().get_template(template)
     # Our own files, not a user's text.
-    own = {"style": Markup(style), "script": Markup(script)}  # noqa: S704
+    own = {"style": Markup(_asset(_STYLE)), "script": Markup(_asset(_script(live)))}  # noqa: S704
     # No half of a surrogate pair gets here from JSON, but names of files may have some.
-    return page.render(policy=policy, version=__version__, **own, **values).encode("utf-8", "replace").decode()
+    text = page.render(policy=policy(live=live), version=__version__, **own, **values)
+    return text.encode("utf-8", "replace").decode()
+
+
+@cache
+def policy(*, live: bool = False) -> str:
+    """What the page may do. ``live``: it also asks the server that it came from, and sends it a form, and nobody else."""
+    scripts, styles = _hash(_asset(_script(live))), _hash(_asset(_STYLE))
+    own = "connect-src 'self'; form-action 'self'" if live else "form-action 'none'"
+    return f"default-src 'none'; style-src {styles}; script-src {scripts}; img-src data:; base-uri 'none'; {own}"
+
+
+def is_ours(text: str) -> bool:
+    """Whether a file begins as pages of this version do, policy included, and has no other instruction to the browser."""
+    return text.startswith(_head()) and text.lower().count("http-equiv") == 1
+
+
+@cache
+def _head() -> str:
+    empty = {"title": "", "version": "", "style": "", "script": ""}
+    page = _environment().get_template("base.html").render(policy=policy(), **empty)
+    return page.partition("<title>")[0]
+
+
+def _script(live: bool) -> str:
+    return "runs.js" if live else "script.js"
 
 
 @cache
