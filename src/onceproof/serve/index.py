@@ -147,7 +147,8 @@ class Index:
         tail.look()
         if tail.stopped and known.row.kind == "run":
             return known.row
-        state = tail.state(known.planned, None if known.wall_start is None else time.time() - known.wall_start)
+        seconds = 0.0 if known.wall_start is None else time.time() - known.wall_start
+        state = tail.state(known.planned, seconds if tail.at <= seconds <= tail.at + SILENT_S else tail.at)
         return replace(known.row, result=IN_PROGRESS, word=IN_PROGRESS, symbol="\u2026", state=state, seconds=None)
 
 
@@ -201,7 +202,8 @@ def _read(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ..
         began=record.wall_start if record.wall_start is not None else _made(folder),
         seconds=found.verdict.seconds if found.verdict is not None else record.seconds or None,
     )
-    ended = found.verdict is not None or record.imported or record.interrupted or record.error is not None
+    judged = signature[_FILES.index(VERDICT_FILE)] is not None  # also if that cannot be read
+    ended = judged or record.imported or record.interrupted or record.error is not None
     return _Known(signature, row, ended, len(record.scenario.chaos or []), record.wall_start, tails)
 
 

@@ -64,15 +64,15 @@ class Tail:
                     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                         self._add(json.loads(line))
 
-    def state(self, planned: int | None, seconds: float | None) -> State:
-        """``planned``: the number of faults in the scenario. ``seconds``: how long it has run. None: not known."""
+    def state(self, planned: int | None, seconds: float) -> State:
+        """``planned``: the number of faults in the scenario, None if that is not known. ``seconds``: how long it has run."""
         done = [f"{len(numbers)} {word}" for numbers, word in ((self.hit, "hit"), (self.missed, "missed")) if numbers]
         active = len(self.fired - self.hit - self.missed)
         done += [f"{active} active"] if active else []
         faults = ", ".join(done) or "none so far"
         if planned is not None:
             faults = f"{faults} of {planned}" if planned else "none planned"
-        return State(self.phase, self._batch(), faults, max(self.at if seconds is None else seconds, 0.0))
+        return State(self.phase, self._batch(), faults, seconds)
 
     def _batch(self) -> str:
         if len(self.batches) == 1:
