@@ -76,7 +76,7 @@ def page(runs: RunSet, notes: Mapping[Path, tuple[str, ...]] = MappingProxyType(
     names = [f"run-{number}" for number in range(1, len(shown) + 1)]
     return render(
         "index.html",
-        title=f"{runs.outcome().value}: {len(runs.results)} scenarios",
+        title=f"{runs.outcome().value}: {len(runs.results)} runs",
         outcome=runs.outcome().value,
         symbol=SYMBOLS[runs.outcome()],
         rows=[

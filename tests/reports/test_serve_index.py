@@ -19,8 +19,10 @@ from onceproof.scenario.points import Point
 from onceproof.serve.index import SILENT_S, Index, link_to
 from onceproof.serve.live import Tail
 
-from ..reports.conftest import HELD, INCONCLUSIVE, RICH, VIOLATED
-from .conftest import Client, events, made
+from .conftest import HELD, INCONCLUSIVE, RICH, VIOLATED
+from .made_up_runs import Client, client, events, made, runs_dir
+
+__all__ = ["client", "runs_dir"]  # fixtures
 
 CELL = Cell(
     "crash",
