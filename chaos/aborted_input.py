@@ -39,7 +39,7 @@ class AbortedInput:
     """Writes aborted records to the log between two chunks of the feed; the pipeline must not process them."""
 
     Spec: ClassVar[type[FaultSpec]] = AbortedInputSpec
-    about: ClassVar[str] = "records of an aborted transaction in an input topic"
+    about: ClassVar[str] = "another producer writes records to an input topic in a transaction, and aborts it"
 
     def __init__(self, spec: AbortedInputSpec) -> None:
         self._spec = spec
@@ -140,7 +140,7 @@ class AbortedInput:
         return proven(*evidence, f"batch {numbers}, whose offset range includes them, was committed")
 
     def heal(self, context: FaultContext) -> None:
-        """There is nothing to undo: the transaction has ended."""
+        """Does nothing: the transaction has ended."""
 
     def _decided(self, context: FaultContext, topic: str) -> bool:
         stable = stable_ends(context.stack.kafka)[topic]

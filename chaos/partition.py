@@ -51,7 +51,7 @@ class Partition:
 
     Spec: ClassVar[type[FaultSpec]] = PartitionSpec
     about: ClassVar[str] = (
-        "the leader of a partition cut off from its clients, or from its followers and the controller"
+        "the leader of a partition is cut off from its clients, or from its followers and the controller"
     )
 
     def __init__(self, spec: PartitionSpec) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from onceproof.base.registry import Registry
-from onceproof.faults.contract import Fault, Occurrence, faults
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import At, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 from onceproof.scenario.stack import KafkaStack, StackSpec
 from onceproof.scenario.templates import MEANINGS
 from onceproof.scenario_files.load import load
+
+from .guides import GUIDES, executed, files_of
 
 pytestmark = pytest.mark.sources
 
@@ -52,11 +55,18 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
     faults.names()  # loads the real faults first: faults loaded after this go into the other registry
     with monkeypatch.context() as reading:
         reading.setattr("onceproof.faults.contract.faults", registry)
-        for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
-            module = ModuleType(f"documented_{number}")
-            monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks up annotations there
-            exec(compile(code, "docs/add-a-fault.md", "exec"), module.__dict__)
+        for file in ("chaos/noop.py", "chaos/slow.py"):
+            executed("add-a-fault.md", file, monkeypatch)
     return registry
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_guides_files_pass_the_linter(guide: str) -> None:
+    for file, code in files_of(guide).items():
+        for command in (["check"], ["format", "--diff"]):
+            words = [sys.executable, "-m", "ruff", *command, "--stdin-filename", file, "-"]
+            done = subprocess.run(words, cwd=ROOT, input=code, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{file}: {done.stdout}{done.stderr}"
 
 
 def test_the_documented_scenario_is_valid(my_job: Path) -> None:
@@ -95,11 +105,6 @@ def test_every_point_is_described_as_in_the_code() -> None:
     assert all(text.startswith(LEFT_BEHIND[point]) for point, text in described.items())
 
 
-def test_every_kind_of_fault_is_in_the_page_about_faults() -> None:
-    documented = set(re.findall(r"^\| `([\w-]+)` \|", page("docs/faults.md"), re.MULTILINE))
-    assert documented >= set(faults.names())
-
-
 @pytest.mark.parametrize("document", ["README.md", "docs/verdicts.md"])
 def test_the_documented_exit_codes_are_those_of_the_code(document: str) -> None:
     codes = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", page(document), re.MULTILINE))
@@ -108,7 +113,7 @@ def test_the_documented_exit_codes_are_those_of_the_code(document: str) -> None:
 
 
 def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault]], my_job: Path) -> None:
-    assert documented.names() == ["noop", "slow"] and "noop" not in faults.names()
+    assert documented.names() == ["noop", "slow"]
     scenario = load(my_job)
     for name, target in (("noop", "driver"), ("slow", "postgres")):
         kind = documented.get(name)
@@ -117,14 +122,32 @@ def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault
         assert kind.placement(spec, scenario).exactness == "exact"
 
 
-def test_the_guides_slow_fault_wants_a_database(documented: Registry[type[Fault]], my_job: Path) -> None:
-    without = load(my_job).model_copy(update={"stack": StackSpec(kafka=KafkaStack(brokers=1), postgres=None)})
-    kind = documented.get("slow")
-    at = At(batch=1, point=Point.AFTER_COMMIT_LOG)
-    assert [p.loc for p in kind.problems(kind.Spec(fault="slow", target="postgres", at=at), without)] == [
-        ("at", "point"),
-        ("target",),
-    ]
+def test_the_guides_test_of_the_slow_fault_passes(
+    documented: Registry[type[Fault]], my_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its part without services."""
+    with_database = load(my_job)
+    stack = StackSpec(kafka=KafkaStack(brokers=1), postgres=None)
+
+    def problems(spec: dict[str, Any], *, postgres: bool = True) -> list[SpecProblem]:
+        kind = documented.get(spec["fault"])
+        scenario = with_database if postgres else with_database.model_copy(update={"stack": stack})
+        return kind.problems(kind.Spec.model_validate(spec), scenario)
+
+    test = executed("add-a-fault.md", "tests/chaos/test_slow.py", monkeypatch)
+    fast: Callable[..., None] = test.test_it_begins_with_the_plan_and_needs_a_database
+    fast(problems)
+
+
+def test_the_guides_scenario_of_the_slow_fault_is_valid(
+    documented: Registry[type[Fault]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "_items", {**faults._items, **documented._items})
+    (text,) = blocks("docs/add-a-fault.md", "yaml")
+    path = tmp_path / "slow.yaml"
+    path.write_text(text)
+    scenario = load(path)
+    assert [fault.fault for fault in scenario.chaos] == ["slow"] and scenario.expect.verdict == "held"
 
 
 def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]]) -> None:

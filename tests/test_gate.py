@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +15,56 @@ from .gate import OF_CONSUMERS, SCENARIOS
 
 pytestmark = pytest.mark.sources  # the tests' scenarios use jobs from the source tree
 
-#: Scenarios from tests/scenarios that the gate runs too.
-TEST_SCENARIOS = ["brokers-away"]
+HERE = Path(__file__).parent
+
+
+def run_by_the_gate() -> dict[str, Path]:
+    """The scenarios in `gate`, and those that tests name which take ``run_once`` and have no marker ``full``."""
+    known = {path.stem: path for path in (HERE / "scenarios").glob("*.yaml")} | {name: find(name) for name in names()}
+    named = (word.removesuffix(".yaml") for module in HERE.rglob("test_*.py") for word in words_of_tests(module))
+    return {name: known[name] for name in (*SCENARIOS, *OF_CONSUMERS, *named) if name in known}
+
+
+def words_of_tests(module: Path) -> Iterator[str]:
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    constants = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    if "pytestmark" in constants and "mark.full" in ast.unparse(constants["pytestmark"]):
+        return
+    for test in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        runs = "run_once" in {argument.arg for argument in test.args.args}
+        if runs and not {"full", "pytest.mark.full"} & set(map(ast.unparse, test.decorator_list)):
+            yield from words(test, constants)
+
+
+def words(node: ast.AST, constants: dict[str, ast.expr]) -> Iterator[str]:
+    """Every text in ``node`` and in the constants of the module that it uses, without parameters that are marked ``full``."""
+    if isinstance(node, ast.Call):
+        marks = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "marks"]
+        if ast.unparse(node.func) == "gate" or any("full" in mark for mark in marks):
+            return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    if isinstance(node, ast.Name) and node.id in constants:
+        yield from words(constants[node.id], {})
+    for child in ast.iter_child_nodes(node):
+        yield from words(child, constants)
 
 
 def test_each_kind_of_fault_is_in_the_gate() -> None:
+    """Give a new kind a scenario in tests/scenarios, and a test that runs it (docs/add-a-fault.md)."""
     of_spark, of_consumers = set(), set()
-    folder = Path(__file__).parent / "scenarios"
-    for scenario in [*map(find, SCENARIOS | OF_CONSUMERS), *(folder / f"{name}.yaml" for name in TEST_SCENARIOS)]:
-        loaded = load(scenario)
-        (of_consumers if loaded.pipeline.kind == "consumers" else of_spark).update(
-            fault.fault for fault in loaded.chaos
-        )
-    assert of_spark == set(faults.names())
-    assert of_consumers == set(faults.of("consumers").names())
+    for path in run_by_the_gate().values():
+        loaded = load(path)
+        kinds = of_consumers if loaded.pipeline.kind == "consumers" else of_spark
+        kinds.update(fault.fault for fault in loaded.chaos)
+    assert set(faults.names()) - of_spark == set()
+    assert set(faults.of("consumers").names()) - of_consumers == set()
+
+
+def test_scenarios_of_tests_are_found_unless_marked_full() -> None:
+    found = run_by_the_gate().keys()
+    assert {"brokers-away", "swallows-errors", *SCENARIOS} <= found
+    assert not {"in-tasks", "state-partly-committed", "held-against-itself", "avro-orders", "two-drivers"} & found
 
 
 def test_every_scenario_of_the_gate_exists() -> None:

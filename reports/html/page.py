@@ -27,7 +27,7 @@ def render(template: str, *, live: bool = False, **values: Any) -> str:
     page = _environment().get_template(template)
     # Our own files, not a user's text.
     own = {"style": Markup(_asset(_STYLE)), "script": Markup(_asset(_script(live)))}  # noqa: S704
-    # No half of a surrogate pair gets here from JSON, but names of files may have some.
+    # Texts from JSON contain no lone surrogates, but names of files may.
     text = page.render(policy=policy(live=live), version=__version__, **own, **values)
     return text.encode("utf-8", "replace").decode()
 

@@ -9,6 +9,7 @@ TYPE_CHECKING = False  # type checkers know this name; importing it from `typing
 if TYPE_CHECKING:
     from types import ModuleType
 
+    # Written by `python tools/generate.py`, from `_DEFINED_IN` below and the registered faults.
     from onceproof.api.faults import AbortedInput as AbortedInput
     from onceproof.api.faults import CheckpointDamage as CheckpointDamage
     from onceproof.api.faults import Crash as Crash

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,28 +16,24 @@ from onceproof.cli.show import explained
 from onceproof.judge.checker import Checker, checkers
 from onceproof.judge.verdict import judge
 
+from ..guides import executed
 from .properties.world import Drawn, fit_for, histories, store
 
 pytestmark = pytest.mark.sources
 
-PAGE = Path(__file__).parents[2] / "docs/add-a-checker.md"
+GUIDE = "add-a-checker.md"
 
 
 @pytest.fixture
 def documented(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The page's two files, as modules."""
-    real = {name: checkers.get(name) for name in checkers.names()}
-    monkeypatch.setattr(checkers, "_items", real)  # a copy: checkers registered from here on are removed after the test
-    modules = {}
-    for name, code in zip(
-        ("checker", "test"),
-        re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL),
-        strict=True,
-    ):
-        modules[name] = ModuleType(f"documented_{name}")
-        monkeypatch.setitem(sys.modules, f"documented_{name}", modules[name])
-        exec(compile(code, str(PAGE), "exec"), modules[name].__dict__)
-    return modules
+    checkers.names()  # loads the real ones first: checkers registered from here on are removed after the test
+    real = {key: item for key, item in checkers._items.items() if not item.__module__.endswith(".progress_behind")}
+    monkeypatch.setattr(checkers, "_items", real)
+    return {
+        "checker": executed(GUIDE, "checkers/progress_behind.py", monkeypatch),
+        "test": executed(GUIDE, "tests/judge/checkers/test_progress_behind.py", monkeypatch),
+    }
 
 
 def test_the_documented_checker_is_explained(documented: dict[str, ModuleType]) -> None:

@@ -15,7 +15,7 @@ from onceproof.reports.html.source import EVENTS
 #: Bytes that one look reads, bytes of one line, and characters of one text: a foreign file may have any size.
 _MOST_BYTES, _LONGEST_LINE, _MOST_TEXT = 16 * 2**20, 100_000, 100
 #: Parts of the lines that matter. All others are skipped unread.
-_TELLING = (b'"phase"', b'"batch.committed"', b'"fault.')
+_RELEVANT = (b'"phase"', b'"batch.committed"', b'"fault.')
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Tail:
                     break  # it is being written: read it whole the next time
                 self._offset += len(line)
                 left -= len(line)
-                if any(part in line for part in _TELLING):
+                if any(part in line for part in _RELEVANT):
                     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                         self._add(json.loads(line))
 

@@ -1,6 +1,6 @@
-"""Writes `docs/python-api.md` from the signatures and docstrings of the Python API, and from the models of the faults.
+"""`docs/python-api.md` from the signatures and docstrings of the Python API, and from the models of the faults.
 
-``python tools/python_api.py`` writes it; with ``--check`` it only reports whether the page is up to date (exit code 1 if not).
+Also the imports in ``onceproof/__init__.py`` from which a type checker knows each public name.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any
 import onceproof
 from onceproof.api.faults import class_names, kind_named
 from onceproof.scenario_files.schema import fields
+from pages.page import DOCS, ROOT
 
-PAGE = Path(__file__).parent.parent / "docs" / "python-api.md"
+PACKAGE = ROOT / "src" / "onceproof" / "__init__.py"
 
 HEAD = """# The Python API
 
-Written by `python tools/python_api.py` from the code; a test checks that it is up to date.
+Written by `python tools/generate.py` from the code; a test checks that it is up to date.
 
 ```python
 import onceproof
@@ -41,14 +41,20 @@ CLASSES = ("Run", "LoadedScenario", "Verdict", "Finding")
 ERRORS = ("OnceproofError", "UsageError", "ScenarioError", "EnvironmentProblem")
 
 
-def main() -> int:
-    page = render()
-    if "--check" in sys.argv[1:]:
-        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page
-        print("up to date" if current else f"{PAGE.name} is out of date: run python tools/python_api.py")
-        return 0 if current else 1
-    PAGE.write_text(page, encoding="utf-8")
-    return 0
+def files() -> dict[Path, str]:
+    return {DOCS / "python-api.md": render(), PACKAGE: with_imports(PACKAGE.read_text(encoding="utf-8"))}
+
+
+def with_imports(source: str) -> str:
+    """Return the source of the package with an import of each public name, in the order that the linter wants."""
+    names = [(module, name) for name, module in onceproof._DEFINED_IN.items()]
+    names += [("api.faults", name) for name in class_names()]
+    names.sort(key=lambda one: (one[0], not one[1][0].isupper(), one[1].lower()))
+    block = "".join(f"    from onceproof.{module} import {name} as {name}\n" for module, name in names)
+    made, places = re.subn(r"(    from onceproof\.\S+ import \w+ as \w+\n)+", block, source)
+    if places != 1:
+        raise SystemExit(f"{PACKAGE.name} has {places} places for the imports, not one")
+    return made
 
 
 def render() -> str:
@@ -136,14 +142,16 @@ def _faults() -> Iterator[str]:
         assert kind is not None
         yield f"### `{name}`"
         yield ""
-        for pipeline, spec in kind.specs.items():
-            rows = [(field, about) for field, about in fields(spec) if field != "fault"]
-            yield f"For {'a Spark job' if pipeline == 'command' else pipeline}:"
-            yield ""
-            yield "| setting | meaning |"
-            yield "| --- | --- |"
-            yield from (f"| `{field}` | {_cell(about)} |" for field, about in rows)
-            yield ""
+        for pipeline, implementations in kind.implementations.items():
+            for fault in implementations:
+                rows = [(field, about) for field, about in fields(fault.Spec) if field != "fault"]
+                what = f", {fault.about}" if len(implementations) > 1 else ""
+                yield f"For {'a Spark job' if pipeline == 'command' else pipeline}{what}:"
+                yield ""
+                yield "| setting | meaning |"
+                yield "| --- | --- |"
+                yield from (f"| `{field}` | {_cell(about)} |" for field, about in rows)
+                yield ""
 
 
 def _paragraphs(thing: Any) -> str:
@@ -158,7 +166,3 @@ def _first(thing: Any) -> str:
 
 def _cell(text: str) -> str:
     return re.sub(r"``(.+?)``", r"`\1`", text).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

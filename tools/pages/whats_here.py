@@ -1,17 +1,12 @@
-"""Writes ``docs/whats-here.md`` from the docstrings of the modules, one line per module.
-
-``python tools/whats_here.py`` writes it; with ``--check`` it only reports whether the page is up to date (exit code 1 if not).
-"""
+"""``docs/whats-here.md`` from the docstrings of the modules, one line per module."""
 
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "whats-here.md"
+from pages.page import DOCS, ROOT
 
 #: In the order of a run, as in `tests/test_rooms.py`. A package that is not named here follows the package that contains it.
 ORDER = [
@@ -51,7 +46,7 @@ ORDER = [
 
 HEAD = """# What's here
 
-Written by `python tools/whats_here.py` from the docstrings; a test checks that the page is up to date.
+Written by `python tools/generate.py` from the docstrings; a test checks that the page is up to date.
 
 A run has these stages; each takes the value of the one before:
 scenario -> stack -> input -> pipeline + chaos -> history -> findings -> verdict -> report.
@@ -61,14 +56,8 @@ The scenarios themselves, `scenarios/*.yaml`, are listed by `onceproof list`.
 """
 
 
-def main() -> int:
-    page = render()
-    if "--check" in sys.argv[1:]:
-        current = PAGE.exists() and PAGE.read_text() == page
-        print("up to date" if current else f"{PAGE.name} is out of date: run python tools/whats_here.py")
-        return 0 if current else 1
-    PAGE.write_text(page)
-    return 0
+def files() -> dict[Path, str]:
+    return {DOCS / "whats-here.md": render()}
 
 
 def render() -> str:
@@ -111,7 +100,3 @@ def _summary(module: Path) -> str:
     """Return the first paragraph of the docstring, on one line."""
     text = ast.get_docstring(ast.parse(module.read_text())) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
