@@ -96,7 +96,7 @@ def compare_runs(
     """Compare two stored runs: (directory, record, verdict)."""
     first, second = _side(*old), _side(*new)
     findings = Section("findings", tuple(_rows(_findings(old[2]), _findings(new[2]))))
-    faults = Section("faults", tuple(_rows(_faults(old[2]), _faults(new[2]))))
+    faults = Section("faults", tuple(_rows(faults_of(old[2]), faults_of(new[2]))))
     counts = Section("counts", tuple(_rows(_counts(old[2]), _counts(new[2]))))
     about = Section("conditions", tuple(_rows(_conditions(old[1], old[2]), _conditions(new[1], new[2]))))
     cautions = [f"the {row.name} differs: {row.old} and {row.new}" for row in about.changes if row.name in _MUST_EQUAL]
@@ -142,7 +142,8 @@ def _state(finding: Finding) -> str:
     return "breaks the claim" if finding.violates else "allowed" if finding.allowed is not None else "undecided"
 
 
-def _faults(verdict: Verdict | None) -> dict[str, str]:
+def faults_of(verdict: Verdict | None) -> dict[str, str]:
+    """``1 crash driver, batch 2 at after-sink-commit`` -> ``hit`` or ``not hit``."""
     faults = () if verdict is None else verdict.faults
     return {f"{number} {_name(fault)}": "hit" if fault.hit else "not hit" for number, fault in enumerate(faults, 1)}
 

@@ -31,6 +31,7 @@ def test_all_scenarios_are_shipped_and_load() -> None:
         "checkers/duplicate.py",
         "reports/junit.py",
         "reports/html/templates/run.html",
+        "reports/html/templates/runs.js",
         "reports/html/templates/script.js",
         "reports/html/templates/style.css",
         "sinks/postgres.py",

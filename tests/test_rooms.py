@@ -18,7 +18,19 @@ ORDER = (
     *("base", "values", "sinks", "scenario", "data", "formats"),
     *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos", "kinds"),
     *("oracle", "judge", "expectation", "checkers", "reports"),
-    *("scenario_files", "imports", "run", "qualify", "explore", "api", "gate", "ci_output", "pytest_plugin", "cli"),
+    *(
+        "scenario_files",
+        "imports",
+        "run",
+        "qualify",
+        "explore",
+        "api",
+        "gate",
+        "ci_output",
+        "pytest_plugin",
+        "serve",
+        "cli",
+    ),
 )
 
 

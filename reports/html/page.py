@@ -24,17 +24,18 @@ from onceproof.base.words import times
 from onceproof.reports.html.limits import short
 
 _PACKAGE = "onceproof.reports.html"
+_STYLE = "style.css"
 
 
-def render(template: str, *, most_text: int | None = None, **values: Any) -> str:
-    """The whole file. ``most_text``: characters of each text; more are cut off."""
-    return "".join(_parts(template, most_text, values))
+def render(template: str, *, live: bool = False, most_text: int | None = None, **values: Any) -> str:
+    """The whole file. ``live``: the page of a server (`policy`). ``most_text``: characters of each text; more are cut off."""
+    return "".join(_parts(template, live, most_text, values))
 
 
 def render_within(most_bytes: int, template: str, *, most_text: int, **values: Any) -> str | None:
     """The whole file, or None if it has more bytes. It is measured while it is made, so that a huge one never exists."""
     size, parts = 0, []
-    for part in _parts(template, most_text, values):
+    for part in _parts(template, False, most_text, values):
         size += len(part.encode())
         if size > most_bytes:
             return None
@@ -42,18 +43,37 @@ def render_within(most_bytes: int, template: str, *, most_text: int, **values: A
     return "".join(parts)
 
 
-def _parts(template: str, most_text: int | None, values: dict[str, Any]) -> Iterator[str]:
-    style, script = _asset("style.css"), _asset("script.js")
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+def _parts(template: str, live: bool, most_text: int | None, values: dict[str, Any]) -> Iterator[str]:
     page = _environment(most_text).get_template(template)
     # Our own files, not a user's text.
-    own = {"style": Markup(style), "script": Markup(script)}  # noqa: S704
-    for part in page.generate(policy=policy, version=__version__, **own, **values):
+    own = {"style": Markup(_asset(_STYLE)), "script": Markup(_asset(_script(live)))}  # noqa: S704
+    for part in page.generate(policy=policy(live=live), version=__version__, **own, **values):
         # Texts from JSON contain no lone surrogates, but names of files may.
         yield part.encode("utf-8", "replace").decode()
+
+
+@cache
+def policy(*, live: bool = False) -> str:
+    """What the page may do. ``live``: it also asks the server that it came from, and sends it a form, and nobody else."""
+    scripts, styles = _hash(_asset(_script(live))), _hash(_asset(_STYLE))
+    own = "connect-src 'self'; form-action 'self'" if live else "form-action 'none'"
+    return f"default-src 'none'; style-src {styles}; script-src {scripts}; img-src data:; base-uri 'none'; {own}"
+
+
+def is_ours(text: str) -> bool:
+    """Whether a file begins as pages of this version do, policy included, and has no other instruction to the browser."""
+    return text.startswith(_head()) and text.lower().count("http-equiv") == 1
+
+
+@cache
+def _head() -> str:
+    empty = {"title": "", "version": "", "style": "", "script": ""}
+    page = _environment(None).get_template("base.html").render(policy=policy(), **empty)
+    return page.partition("<title>")[0]
+
+
+def _script(live: bool) -> str:
+    return "runs.js" if live else "script.js"
 
 
 @cache

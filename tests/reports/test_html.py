@@ -384,6 +384,6 @@ def test_the_report_is_registered_and_renders_one_run_or_an_index(
     one = render(RunSet((replace(held, run_dir=judged),)))
     assert one == of_run(judged)
     index = Parsed(render(everything)).text
-    for part in ("4 scenarios", "naive", "✕ violated", "no Java"):
+    for part in ("4 runs", "naive", "✕ violated", "no Java"):
         assert part in index
     assert "good" in Parsed(render(RunSet((held,)))).text, "its directory is gone, and the verdict in memory is shown"

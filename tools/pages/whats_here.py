@@ -38,6 +38,7 @@ ORDER = [
         "src/onceproof/gate",
         "src/onceproof/ci_output",
         "src/onceproof/pytest_plugin",
+        "src/onceproof/serve",
         "tools",
         "benchmarks",
     ),

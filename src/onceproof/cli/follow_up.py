@@ -47,16 +47,17 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN|QUALIFICATION",
-            help="A directory of a run or of a qualification; with --compare two of a kind, the old one first.",
+            help="A directory of a run or of a qualification; with --compare two of a kind, the old one first; with --merge several runs.",
         ),
     ],
     compare: Annotated[bool, typer.Option("--compare", help="Compare two: what is new, gone and changed.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="One page about several runs.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     to: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write this file (default: report.html in RUN, comparison.html in NEW).",
+            help="Write this file (default: report.html in RUN, comparison.html in NEW, merged.html in the first RUN).",
             dir_okay=False,
         ),
     ] = None,
@@ -70,12 +71,13 @@ def report(
     \b
     onceproof report onceproof-runs/latest --open
     onceproof report --compare onceproof-runs/monday onceproof-runs/tuesday
+    onceproof report onceproof-runs/a --merge onceproof-runs/b onceproof-runs/c --to all.html
     """
     output = Output(as_json)
     with failing_well(output):
         from onceproof.cli.report import report as write
 
-        write(directories, compare=compare, to=to, show=show, output=output)
+        write(directories, compare=compare, merge=merge, to=to, show=show, output=output)
 
 
 @commands.command(epilog=EXIT_CODES, rich_help_panel=_UNDERSTAND)

@@ -1,4 +1,4 @@
-"""The command `report`: writes the HTML page about a run or a qualification, or compares two of them."""
+"""The command `report`: writes the HTML page about a run or a qualification, about several runs, or compares two."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import json
 import webbrowser
 from pathlib import Path
 
-from onceproof.base.errors import EnvironmentProblem, OnceproofError, UsageError
+from onceproof.base.errors import EnvironmentProblem, NotARun, OnceproofError, UsageError
 from onceproof.cli.output import Output
 from onceproof.history import run_files
+from onceproof.history.not_a_run import describe_path
 from onceproof.history.run_directory import private_files
+from onceproof.history.run_record import FILE as RUN_FILE
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.qualify.directory import FILE as QUALIFICATION
 from onceproof.reports.comparison import Comparison, compare_runs
 
-COMPARISON = "comparison.html"
+COMPARISON, MERGED = "comparison.html", "merged.html"
 
 
-def report(directories: list[Path], *, compare: bool, to: Path | None, show: bool, output: Output) -> None:
+def report(directories: list[Path], *, compare: bool, merge: bool, to: Path | None, show: bool, output: Output) -> None:
     """Write the page and print where it is. Raises `UsageError` if a directory holds neither a run nor a qualification."""
-    wanted = 2 if compare else 1
-    if len(directories) != wanted:
-        names = "OLD and NEW, two directories" if compare else "one directory; --compare takes two"
-        raise UsageError(
-            f"report takes {names}, and {len(directories)} are named",
-            hint="onceproof report --compare OLD NEW" if len(directories) == 2 else "onceproof report RUN",
-        )
+    _check_number(len(directories), compare=compare, merge=merge)
     for directory in directories:
         if not directory.is_dir():
             hint = "the report of each run names its directory"
@@ -35,8 +31,26 @@ def report(directories: list[Path], *, compare: bool, to: Path | None, show: boo
     with private_files():
         if compare:
             _compare(resolved[0], resolved[1], to, show, output)
+        elif merge:
+            _merge(resolved, to, show, output)
         else:
             _report(resolved[0], to, show, output)
+
+
+def _check_number(given: int, *, compare: bool, merge: bool) -> None:
+    if compare and merge:
+        raise UsageError("--compare and --merge are two different pages", hint="use one of the two")
+    if merge:
+        fits, names = given > 1, "two runs or more"
+    elif compare:
+        fits, names = given == 2, "OLD and NEW, two directories"
+    else:
+        fits, names = given == 1, "one directory; --merge takes several, --compare takes two"
+    if not fits:
+        raise UsageError(
+            f"report takes {names}, and {given} are named",
+            hint="onceproof report RUN; onceproof report --compare OLD NEW; onceproof report RUN --merge RUN...",
+        )
 
 
 def _report(directory: Path, to: Path | None, show: bool, output: Output) -> None:
@@ -58,6 +72,24 @@ def _compare(old: Path, new: Path, to: Path | None, show: bool, output: Output) 
     path = _written(to or new / COMPARISON, comparison_page.page(comparison))
     output.say(comparison.as_text())
     _done(path, comparison.to_json(), show, output)
+
+
+def _merge(directories: list[Path], to: Path | None, show: bool, output: Output) -> None:
+    from onceproof.reports.html import index_page
+
+    for directory in directories:
+        if _is_qualification(directory):
+            raise UsageError(
+                f"{directory} is a qualification, and --merge takes runs", hint=f"its runs are in {directory / 'runs'}"
+            )
+        if not (directory / RUN_FILE).is_file() and not (directory / VERDICT_FILE).is_file():
+            what, hint = describe_path(directory)
+            raise NotARun(f"{directory} is not a run: {what}", hint=hint)
+    runs = index_page.results(list(dict.fromkeys(directories)))
+    path = _written(to or directories[0] / MERGED, index_page.page(*runs))
+    outcome = runs[0].outcome()
+    output.say(f"result     {outcome.value}, the worst of {len(runs[0].results)} runs")
+    _done(path, {"verdict": outcome.value, "runs": [str(each.run_dir) for each in runs[0].results]}, show, output)
 
 
 def _comparison(old: Path, new: Path) -> Comparison:

@@ -9,13 +9,15 @@ The directory itself may be a link (``onceproof-runs/latest``). It must not chan
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from onceproof.base.errors import HistoryError
 from onceproof.base.visible import READABLE
@@ -54,6 +56,46 @@ def open_text(path: Path, *, errors: str = "strict") -> TextIO:
         file.close()
         raise OSError(f"it is {_kind(path)}, not a file")
     return file
+
+
+def open_below(folder: Path, *names: str) -> BinaryIO:
+    """The plain file ``folder/name/name/...``, open for reading. Raises `OSError` if it is none, or if any name is a link's.
+
+    The names come from others: each must be that of one file or folder, so that none leads out of ``folder``.
+    """
+    with _folder_below(folder, names[:-1]) as parent:
+        _must_be_name(names[-1])
+        handle = os.open(names[-1], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "it is not a file", names[-1])
+    return os.fdopen(handle, "rb")
+
+
+def check_folder_below(folder: Path, *names: str) -> None:
+    """Raises `OSError` unless ``folder/name/name/...`` is a folder, and none of the names is a link's."""
+    with _folder_below(folder, names):
+        return
+
+
+@contextmanager
+def _folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+    handle = os.open(folder, flags)
+    try:
+        for name in names:
+            _must_be_name(name)
+            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _must_be_name(name: str) -> None:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise FileNotFoundError(errno.ENOENT, "it is not the name of a file", name)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,0 +1,1 @@
+"""An index of runs and qualifications in the browser, served on loopback."""
