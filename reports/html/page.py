@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from onceproof.base.version import __version__
 from onceproof.base.visible import visible
@@ -47,7 +47,9 @@ def _parts(template: str, live: bool, most_text: int | None, values: dict[str, A
     page = _environment(most_text).get_template(template)
     # Our own files, not a user's text.
     own = {"style": Markup(_asset(_STYLE)), "script": Markup(_asset(_script(live)))}  # noqa: S704
-    for part in page.generate(policy=policy(live=live), version=__version__, **own, **values):
+    # Never cut off: without it the page has no style and no script.
+    allowed = escape(policy(live=live))
+    for part in page.generate(policy=allowed, version=__version__, **own, **values):
         # Texts from JSON contain no lone surrogates, but names of files may.
         yield part.encode("utf-8", "replace").decode()
 
@@ -68,7 +70,7 @@ def is_ours(text: str) -> bool:
 @cache
 def _head() -> str:
     empty = {"title": "", "version": "", "style": "", "script": ""}
-    page = _environment(None).get_template("base.html").render(policy=policy(), **empty)
+    page = _environment(None).get_template("base.html").render(policy=escape(policy()), **empty)
     return page.partition("<title>")[0]
 
 

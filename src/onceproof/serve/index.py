@@ -23,7 +23,6 @@ from onceproof.base.errors import OnceproofError
 from onceproof.history.run_record import FILE as RUN
 from onceproof.judge.findings import VERDICT_FILE, Outcome
 from onceproof.qualify import page as qualification_page
-from onceproof.qualify.cells import outcome
 from onceproof.qualify.directory import FILE as QUALIFICATION
 from onceproof.reports.brief import Brief, brief
 from onceproof.reports.html.files import FILE as PAGE
@@ -132,7 +131,10 @@ class Index:
         known = self._known.get(name)
         if known is None or known.signature != signature:
             tails = {} if known is None else known.tails
-            known = self._known[name] = _read(folder, signature, tails)
+            try:
+                known = self._known[name] = _read(folder, signature, tails)
+            except Exception as defect:  # one folder that nothing foresaw must not hide all others
+                known = self._known[name] = _unreadable(folder, signature, defect)
         return known.row if known.ended else self._in_progress(folder, known)
 
     def _in_progress(self, folder: Path, known: _Known) -> Row:
@@ -208,6 +210,14 @@ def _read(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ..
     return _Known(signature, row, ended, len(record.scenario.chaos or []), record.wall_start, tails)
 
 
+def _unreadable(folder: Path, signature: tuple[object, ...], defect: Exception) -> _Known:
+    why = short(f"cannot be read: {type(defect).__name__}: {defect}")
+    row = Row(
+        folder.name, link_to(folder.name, PAGE), "run", folder.name, NONE, NONE, "?", why, "", "", _made(folder), None
+    )
+    return _Known(signature, row, True, None, None, {})
+
+
 def _findings(found: Brief) -> str:
     broken = {} if found.verdict is None else found.verdict.anomalies()
     return short(", ".join(f"{anomaly} {total:,}" for anomaly, total in list(broken.items())[:20]))
@@ -221,7 +231,7 @@ def _qualification(folder: Path, signature: tuple[object, ...], tails: dict[tupl
     except OnceproofError as error:
         why = short(error.message.partition("\n")[0].replace(f"{folder}/", ""))
         return _Known(signature, replace(row, why=why), True, None, None, tails)
-    result = outcome(progress.cells)
+    result = progress.result()
     reachable = [cell for cell in progress.cells if cell.reachable]
     anomalies = dict.fromkeys(anomaly for cell in progress.cells for anomaly in cell.anomalies)
     row = replace(
