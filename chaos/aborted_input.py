@@ -140,7 +140,7 @@ class AbortedInput:
         return proven(*evidence, f"batch {numbers}, whose offset range includes them, was committed")
 
     def heal(self, context: FaultContext) -> None:
-        """There is nothing to undo: the transaction has ended."""
+        """Does nothing: the transaction has ended."""
 
     def _decided(self, context: FaultContext, topic: str) -> bool:
         stable = stable_ends(context.stack.kafka)[topic]

@@ -104,7 +104,7 @@ class CheckpointDamage:
         return proven(*evidence)
 
     def heal(self, context: FaultContext) -> None:
-        """Nothing is restored: the pipeline continues from the damaged checkpoint."""
+        """Does nothing: the pipeline continues from the damaged checkpoint."""
 
     def _symptom(self, context: FaultContext, seen: Occurrence, folder: Path) -> str | None:
         n = seen.batch

@@ -1,6 +1,6 @@
-"""Reject: the sink's service really refuses. Its own answer is the proof, which also works for a job that hides errors.
+"""The fault `reject`: the sink's service refuses a write. The service's own answer proves it, even if the job hides the error.
 
-A job that swallows the error stays alive and loses data, which no kill would show.
+A job that swallows the error stays alive and loses data. Killing a process would not reveal that.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Reject:
 
     @classmethod
     def reads_frames(cls, spec: RejectSpec) -> bool:
-        """True: the protocol proxy reads the service's answers on their way to the job."""
+        """True, because the protocol proxy reads the service's answers on their way to the job."""
         return True
 
     @classmethod
@@ -263,7 +263,7 @@ class Reject:
 
 
 def _turn_of(stack: Stack) -> threading.Lock:
-    """The lock that allows one refusal at a time in a stack: another could not begin while the server is unreachable."""
+    """The lock that allows one refusal at a time in a stack: a second one cannot begin while the server is unreachable."""
     return _TURNS.setdefault(stack, threading.Lock())
 
 

@@ -1,4 +1,4 @@
-"""``aborted-read``: an effect of an aborted transaction."""
+"""``aborted-read``: a row or record written from the input of an aborted transaction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def aborted_record_taken(world: World, choose: Choices) -> Named:
     """The source reads an aborted record: an append holds its effect, a state includes it."""
     output = choose.one(world.outputs)
     model = MODELS[output]
-    records = choose.some([r for r in world.records if r.visibility == "aborted" and model.takes(r)])
+    records = choose.some(
+        [r for r in world.records if r.visibility == "aborted" and model.takes(r) and world.is_committed(r.batch)]
+    )
     named: Counter[Identity] = Counter()
     final = {write.identity: write for _, write in world.visible(output)}
     for record in records:
@@ -75,7 +77,7 @@ class AbortedRead(Checker):
     Only the input is checked: a read_committed reader never gets what the job itself aborts in Kafka.
     """
 
-    meaning: ClassVar[str] = "an effect of an aborted transaction (Jepsen: G1a)"
+    meaning: ClassVar[str] = "a row or record comes from the input of an aborted transaction (Jepsen: G1a)"
     explanation: ClassVar[Explanation] = Explanation(
         example="A producer wrote an order, aborted its transaction and wrote the order again: the table holds it twice.",
         causes=(
@@ -83,10 +85,10 @@ class AbortedRead(Checker):
             "job sets another (input with aborted transactions).",
             "A delayed EndTxn commits the next transaction of a reused producer, which should have been aborted (KAFKA-17754).",
         ),
-        decided="Committed input does not explain the effect, but the oracle expects exactly this effect if aborted "
+        decided="Committed input does not explain the row or record, but the oracle expects exactly this one if aborted "
         "records count too (records of a transaction that never ended: precommitted-read). It is then neither "
-        "unexplained nor a wrong-value. An aborted record that equals a committed one cannot be distinguished: its "
-        "effect is a duplicate. Not evaluated where the oracle's answer is stored and the oracle cannot be asked "
+        "unexplained nor a wrong-value. An aborted record that equals a committed one cannot be distinguished: what "
+        "it causes is a duplicate. Not evaluated where the oracle's answer is stored and the oracle cannot be asked "
         "again.",
         stops=(
             "kafka.isolation.level=read_committed as an option of the source.",
@@ -102,11 +104,11 @@ class AbortedRead(Checker):
     comes_with: ClassVar[Mapping[str, str]] = {
         "diverged-replay": "another attempt did not read the aborted record",
         "commit-ahead-of-effect": "progress was recorded, and the right content never came",
-        "torn-batch": "the effect is in another commit than the rest of its batch",
-        "sink-disagreement": "another output has the right effect of the same input",
+        "torn-batch": "it is in another commit than the rest of its batch",
+        "sink-disagreement": "another output has the right row or record for the same input",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(aborted_record_taken, "an aborted record has an effect, or is counted in a state"),
+        Damage(aborted_record_taken, "an aborted record is in the output, or is counted in a state"),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
@@ -136,7 +138,7 @@ def _gaps(case: Case) -> Iterator[Gap]:
     for row in case.rows(suspects):
         yield Gap(
             row["output"],
-            "some input is not committed, and the oracle cannot be asked which effects that input would explain",
+            "some input is not committed, and the oracle cannot be asked which rows or records that input would explain",
         )
 
 

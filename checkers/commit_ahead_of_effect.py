@@ -1,4 +1,4 @@
-"""``commit-ahead-of-effect``: progress is recorded without its effects.
+"""``commit-ahead-of-effect``: progress is recorded without the rows or records that it covers.
 
 One row of ``judge.behind`` per effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``,
 ``batch``, ``fault``, ``active`` and ``reason`` (as in ``judge.missing``); ``progress`` (``checkpoint`` or ``table``),
@@ -119,7 +119,7 @@ _WITNESSES = f"""
 
 
 def recorded_before_written(world: World, choose: Choices) -> Named:
-    """The checkpoint recorded a batch as done a second before its effects could be read."""
+    """The checkpoint recorded a batch as done a second before its rows could be read."""
     output = choose.one(world.outputs)
     named: Counter[Identity] = Counter()
     for txn in choose.some(world.committed(output)):
@@ -136,7 +136,7 @@ class CommitAheadOfEffect(Checker):
     reason, as for ``lost-write``. Effects that came later are transient: a crash in between would have lost them.
     """
 
-    meaning: ClassVar[str] = "progress is recorded without its effects"
+    meaning: ClassVar[str] = "progress is recorded without the rows or records that it covers"
     explanation: ClassVar[Explanation] = Explanation(
         example="The progress table records everything up to offset 500 as done. The rows from 400 on come later, or never.",
         causes=(
@@ -144,12 +144,12 @@ class CommitAheadOfEffect(Checker):
             "The sink passes its rows to a thread or a buffer and returns: Spark writes commits/N while they are on their way.",
             "A consumer commits offsets automatically before it has processed the records that it polled.",
         ),
-        decided="The sink's own progress table covers the input, and the effect is missing at the end: it survived (and is a "
-        "lost-write as well). That table, or commits/N, was written before the effect could be read: transient, and "
+        decided="The sink's own progress table covers the input, and its row or record is missing at the end: it survived (and "
+        "is a lost-write as well). That table, or commits/N, was written before the row could be read: transient, and "
         "dangerous only if a process dies in between. Not evaluated without the times or positions of both.",
         stops=(
             "Record progress in the transaction of the data, or after it.",
-            "A foreachBatch function that returns only when its effects are durable.",
+            "A foreachBatch function that returns only when its writes are durable.",
         ),
         sources=(
             "Kafka documentation: Message Delivery Semantics (at most once: position saved before processing)",
@@ -157,17 +157,17 @@ class CommitAheadOfEffect(Checker):
         ),
     )
     rule: ClassVar[ClaimRule] = ClaimRule(
-        allows=(STRUCK, TRANSIENT), counted_as="An effect that never came is a lost-write as well."
+        allows=(STRUCK, TRANSIENT), counted_as="What never came is a lost-write as well."
     )
     comes_with: ClassVar[Mapping[str, str]] = {
-        "lost-write": "the effect never came",
+        "lost-write": "the row or record never came",
         "torn-batch": "part of the batch came later",
-        "sink-disagreement": "another output has the effect",
+        "sink-disagreement": "another output has it",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(
             recorded_before_written,
-            "a batch recorded as done before its effects could be read",
+            "a batch recorded as done before its rows could be read",
             only=(*APPENDS, "log", "journal"),
         ),
     )

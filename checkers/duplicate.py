@@ -1,4 +1,4 @@
-"""``duplicate``: an effect counted more than once."""
+"""``duplicate``: a row or record is there more often than expected."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class Duplicate(Checker):
       was active at that time), a claim of at-least-once is inconclusive.
     """
 
-    meaning: ClassVar[str] = "an effect is counted more than once"
+    meaning: ClassVar[str] = "a row or record is there more often than expected"
     explanation: ClassVar[Explanation] = Explanation(
         example="The table holds two rows for one order: the total of the day is too high by its amount.",
         causes=(
@@ -237,7 +237,7 @@ class Duplicate(Checker):
             "A producer without idempotence resends a record that is already stored (lost acknowledgement of a Produce).",
             "A driver that was considered dead writes its batch after its successor has written it (stall).",
         ),
-        decided="More effects of one identity and content can be read than the oracle expects. Each copy is attributed: it "
+        decided="More rows of one identity and content can be read than the oracle expects. Each copy is attributed: it "
         "landed after a batch of a later start of the driver (zombie); the log shows one record sent twice (producer "
         "retry); one start planned its batch and another committed it (batch replay); the input itself holds "
         "the record twice (input); a fault struck its batch, and it was written in the batch's only execution (task retry); "
@@ -277,7 +277,7 @@ class Duplicate(Checker):
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(
             written_again,
-            "an effect written again in a commit of its own",
+            "a row or record is written again in a commit of its own",
             only=(*APPENDS, "totals", "sums", "log", "journal"),
         ),
         Damage(

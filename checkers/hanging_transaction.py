@@ -97,8 +97,8 @@ class HangingTransaction(Checker):
     comes_with: ClassVar[Mapping[str, str]] = {
         "wrong-value": "the last readable state of an upsert is an older one",
         "torn-batch": "the rest of its batch can be read",
-        "sink-disagreement": "another output has its effect of the same input",
-        "commit-ahead-of-effect": "progress was recorded, and the effect cannot be read",
+        "sink-disagreement": "another output has the row or record for the same input",
+        "commit-ahead-of-effect": "progress was recorded, and the record cannot be read",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(last_transaction_left_open, "the last transaction of an output never ended", only=TOPICS),

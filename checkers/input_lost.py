@@ -82,7 +82,7 @@ class InputLost(Checker):
         ),
         decided="The producer's ledger lists the record as acknowledged, with partition and offset, and the topic as read back "
         "after the run does not hold that offset: its log begins above it (retention), ends below it (truncation), or has a "
-        "hole. The pipeline is not to blame, and no oracle expects an effect of the record, so no output shows the loss. Only "
+        "hole. The pipeline is not to blame, and no oracle expects output from the record, so no output shows the loss. Only "
         "input that the harness fed has a ledger.",
         stops=(
             "acks=all, min.insync.replicas=2 on three brokers, unclean.leader.election.enable=false.",

@@ -1,4 +1,4 @@
-"""``lost-write``: an effect is missing although recorded progress covers its input."""
+"""``lost-write``: an expected row or record is missing although recorded progress covers its input."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class LostWrite(Checker):
     The batch is that of the input record; for an effect of several records, `onceproof.judge.relations.struck` finds it.
     """
 
-    meaning: ClassVar[str] = "an effect is missing although recorded progress covers its input"
+    meaning: ClassVar[str] = "an expected row or record is missing although recorded progress covers its input"
     explanation: ClassVar[Explanation] = Explanation(
         example="Kafka acknowledged an order, the job has long moved past it, and the order is not in the table.",
         causes=(
-            "The sink records its progress, or Spark writes commits/N, before the effects are durable: "
+            "The sink records its progress, or Spark writes commits/N, before the rows are durable: "
             "after a crash in between, nobody retries the batch (crash at before-sink-commit).",
             "The sink catches an error and carries on, so Spark believes that the batch was written (reject).",
             "The job takes a lost acknowledgement for a failure and gives the batch up; a prepared transaction is "
@@ -80,16 +80,16 @@ class LostWrite(Checker):
             "(KAFKA-17754).",
             "acks=1 and the leader dies: the acknowledged records were on one disk only (crash of the leader).",
         ),
-        decided="The oracle expects the effect, no reader sees it, and its input counts as done: the query that "
+        decided="The oracle expects the row or record, no reader sees it, and its input counts as done: the query that "
         "writes the output (if the output names none: each query that reads the partition) recorded an offset beyond "
-        "it, or the run drained. Aborted input, and offsets that transaction markers use up, have no expected "
-        "effects. An effect in an open transaction is a hanging-transaction instead, one in another place is "
-        "misplaced. Not evaluated where the run did not drain and no recorded progress shows whether an effect is "
-        "lost or late. The batch of an effect is that of its input record. A sum or a window has no single input "
+        "it, or the run drained. Aborted input, and offsets that transaction markers use up, are not expected "
+        "in any output. A record in an open transaction is a hanging-transaction instead, one in another place is "
+        "misplaced. Not evaluated where the run did not drain and no recorded progress shows whether a row is "
+        "lost or late. The batch of a row is that of its input record. A sum or a window has no single input "
         "record: its batch is the one in which the window closes (_closes), or the struck batch from whose input "
         "alone it follows. Otherwise the batch is unknown, and at-most-once is then inconclusive.",
         stops=(
-            "Effects and progress in one transaction of the sink (onceproof.sinks).",
+            "Write rows and progress in one transaction of the sink (onceproof.sinks).",
             "Let errors end the query: the restart runs the batch again, and the write is not lost.",
             "Kafka: acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
         ),
@@ -102,11 +102,11 @@ class LostWrite(Checker):
     rule: ClassVar[ClaimRule] = ClaimRule(allows=(STRUCK,))
     comes_with: ClassVar[Mapping[str, str]] = {
         "torn-batch": "the rest of its batch is visible",
-        "sink-disagreement": "another output has its effect of the same input",
-        "commit-ahead-of-effect": "progress was recorded, and the effect never came",
+        "sink-disagreement": "another output has the row or record for the same input",
+        "commit-ahead-of-effect": "progress was recorded, and the row or record never came",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(effect_never_written, "an effect, or the last state of an identity, was never written"),
+        Damage(effect_never_written, "a row or record, or the last state of an identity, was never written"),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:

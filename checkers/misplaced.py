@@ -1,4 +1,4 @@
-"""``misplaced``: the right effect in the wrong topic, partition or row."""
+"""``misplaced``: the right content in the wrong topic, partition or row."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Misplaced(Checker):
     ``placement: key``.
     """
 
-    meaning: ClassVar[str] = "the right effect in the wrong topic, partition or row"
+    meaning: ClassVar[str] = "the right content in the wrong topic, partition or row"
     explanation: ClassVar[Explanation] = Explanation(
         example="Every order arrived exactly once, but those of customer 7 are in two partitions, and their consumer reads "
         "half of them.",
@@ -93,11 +93,11 @@ class Misplaced(Checker):
             "A client sends a record to the wrong topic: KAFKA-19012, in Java producers under disconnects.",
             "A join on the wrong key writes the right values into another row.",
         ),
-        decided="Shown by position or content: the effect that one output lacks is in another output, where no input explains "
+        decided="Shown by position or content: the row or record that one output lacks is in another output, where no input explains "
         "it; a record is in another partition than the oracle's _to_partition, or not with the other records of its key "
         "(placement: key); or a row under an unknown identity has the content of one missing row, and of no other expected "
         "row. One short value in common is not evidence: two columns must agree, or one with 16 characters or more. Only "
-        "matches that are unique in both directions count. A misplaced effect is neither a lost-write nor unexplained.",
+        "matches that are unique in both directions count. What is misplaced is neither a lost-write nor unexplained.",
         stops=(
             "Use the same key and partitioner for records that must stay together, and do not change the number of partitions.",
             "Use clients in which KAFKA-19012 is fixed, and check in the reader that a record belongs to its topic.",
@@ -107,9 +107,9 @@ class Misplaced(Checker):
     rule: ClassVar[ClaimRule] = FORBIDDEN
     comes_with: ClassVar[Mapping[str, str]] = {
         "torn-batch": "the rest of its batch is where it should be",
-        "sink-disagreement": "another output has its effect of the same input in the right place",
-        "commit-ahead-of-effect": "progress was recorded, and the effect never reached its place",
-        "reordered": "in the wrong partition it comes after later effects of its scope",
+        "sink-disagreement": "another output has it in the right place for the same input",
+        "commit-ahead-of-effect": "progress was recorded, and the row or record never reached its place",
+        "reordered": "in the wrong partition it comes after later records of its scope",
         "wrong-value": "an upsert shows an older state instead of the last one",
         "diverged-replay": "another attempt wrote it to the right place",
     }

@@ -1,4 +1,4 @@
-"""``precommitted-read``: an effect is visible before the transaction of its input committed."""
+"""``precommitted-read``: a row or record is visible before the transaction of its input committed."""
 
 from __future__ import annotations
 
@@ -105,16 +105,16 @@ class PrecommittedRead(Checker):
     read the input: nobody could see the effect before.
     """
 
-    meaning: ClassVar[str] = "an effect is visible before the transaction of its input committed"
+    meaning: ClassVar[str] = "a row or record is visible before the transaction of its input committed"
     explanation: ClassVar[Explanation] = Explanation(
         example="The alert went out at 12:00:01. The transaction that wrote its measurement committed at 12:00:05, and might "
         "have aborted.",
         causes=(
-            "The source reads with read_uncommitted and is faster than the producer's commit: the effect is right only by luck "
+            "The source reads with read_uncommitted and is faster than the producer's commit: the output is right only by luck "
             "(a producer that keeps its transaction open).",
             "Data took another path (a cache, a call) and arrived before the log had committed it.",
         ),
-        decided="The effect could be read, or the batch that read its input was committed, strictly before the marker of the "
+        decided="The row or record could be read, or the batch that read its input was committed, strictly before the marker of the "
         "input's transaction was written, or although there is no marker. Both times are wall clocks, of the broker and of the "
         "writer: exact on one host, elsewhere as exact as the clocks agree. Needs the brokers' log files "
         "(markers); without them it is not evaluated where some input is transactional.",
@@ -125,14 +125,16 @@ class PrecommittedRead(Checker):
         ),
     )
     rule: ClassVar[ClaimRule] = ClaimRule(
-        counted_as="If the input was committed in the end, the effect is right and nothing stays; if it was aborted, "
-        "the effect is an aborted-read, which is found without clocks.",
+        counted_as="If the input was committed in the end, the output is right and nothing stays; if it was aborted, "
+        "there is an aborted-read, which is found without clocks.",
     )
     comes_with: ClassVar[Mapping[str, str]] = {
         "aborted-read": "of several uncommitted records, some were aborted in the end",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(marker_came_late, "the transaction markers of some input came after its effects", only=APPENDS),
+        Damage(
+            marker_came_late, "the transaction markers of some input came after the rows that it causes", only=APPENDS
+        ),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:

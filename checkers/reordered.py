@@ -1,4 +1,4 @@
-"""``reordered``: within the promised scope, first effects are in another order than their causes."""
+"""``reordered``: within the promised scope, rows or records first appear in another order than their input."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Reordered(Checker):
     which the claim allows.
     """
 
-    meaning: ClassVar[str] = "within the promised scope, first effects are in another order than their causes"
+    meaning: ClassVar[str] = "within the promised scope, rows or records first appear in another order than their input"
     explanation: ClassVar[Explanation] = Explanation(
         example="A gate change overtakes the one before it: the board ends on the older gate.",
         causes=(
@@ -119,7 +119,7 @@ class Reordered(Checker):
             "A shuffle or a repartition in the batch spreads one key over tasks that write concurrently.",
             "A retry topic takes a record out of its partition and brings it back later.",
         ),
-        decided="Two first effects of one key (or of one input partition) are in the reverse order of their causes: by "
+        decided="Of one key (or of one input partition) two rows or records first appear in the reverse order of their input: by "
         "offset within one partition of an output topic, by commit in Postgres. Rows of one Postgres commit are "
         "simultaneous; repetitions are duplicates and have no order. Across partitions of an output no order can be observed: "
         "where the claimed scope is spread over several, the claim can be refuted but not confirmed.",
@@ -146,16 +146,16 @@ class Reordered(Checker):
         )
     )
     comes_with: ClassVar[Mapping[str, str]] = {
-        "torn-batch": "an effect that moved is in the commit of another batch",
-        "zombie-write": "an effect of an older start comes after one of a newer start",
-        "commit-ahead-of-effect": "an effect that moved came after its batch was recorded as done",
+        "torn-batch": "a row that moved is in the commit of another batch",
+        "zombie-write": "a row of an older start comes after one of a newer start",
+        "commit-ahead-of-effect": "a row that moved came after its batch was recorded as done",
         "diverged-replay": "an aborted attempt had the right order",
-        "precommitted-read": "an effect that moved forward can be read before its input's transaction ended",
+        "precommitted-read": "a row that moved forward can be read before its input's transaction ended",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(
             two_of_a_key_swapped,
-            "two neighbours among the effects of a key are swapped",
+            "two neighbours among the rows of a key are swapped",
             only=(*APPENDS, "log", "journal"),
         ),
     )

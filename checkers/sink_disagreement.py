@@ -101,11 +101,11 @@ class SinkDisagreement(Checker):
             "One of two sinks refuses the write, and the job swallows the error (reject).",
             "Dual writes: two clients write to two systems in different orders, and nothing compares the results.",
         ),
-        decided="Both outputs should hold an effect of one input record (where the oracle names no cause: of one "
+        decided="Both outputs should hold a row of one input record (where the oracle names no cause: of one "
         "identity). One holds it, or the right state; the other lacks it, has another state, or holds more copies. "
         "Outputs that filter differently agree. The faulty output has a lost-write, stale-tail, duplicate or "
         "wrong-value as well; this finding adds that the other output is right. Before a quiet point it is transient: "
-        "the effect may still be on its way.",
+        "the row may still be on its way.",
         stops=(
             "Make each sink effectively-once by itself: the replayed batch then completes the sink that is behind.",
             "Write to one system and derive the other from its log: an outbox table, or change data capture.",
@@ -127,19 +127,19 @@ class SinkDisagreement(Checker):
             Allows(
                 claim={},
                 what="a finding in a run that reached no quiet point",
-                why="transient: the run reached no quiet point, and until then outputs may differ by effects on their way",
+                why="transient: the run reached no quiet point, and until then outputs may differ by rows that are on their way",
                 when=lambda finding: finding.transient,
             ),
         ),
         counted_as="The fault of the one output is counted there, as a lost-write, stale-tail, duplicate or wrong-value.",
     )
     comes_with: ClassVar[Mapping[str, str]] = {
-        "lost-write": "the effect that one output lacks is missing there",
+        "lost-write": "what one output lacks is missing there",
         "torn-batch": "the rest of its batch is visible",
-        "commit-ahead-of-effect": "progress was recorded, and the effect never came",
+        "commit-ahead-of-effect": "progress was recorded, and the row or record never came",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(in_one_output_only, "an effect that one of two outputs lacks", only=("events", "rows"), outputs=2),
+        Damage(in_one_output_only, "one of two outputs lacks a row or record", only=("events", "rows"), outputs=2),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
@@ -186,7 +186,7 @@ def _incomparable(case: Case) -> Iterator[Gap]:
         by_cause = causes[output] and any(causes[other] for other in others)
         by_identity = any(sorted(case.outputs[other].identity) == sorted(spec.identity) for other in others)
         if not by_cause and not by_identity:
-            why = "neither a cause (_partition, _offset) nor an identity connects its effects with those of another output"
+            why = "neither a cause (_partition, _offset) nor an identity connects its rows with those of another output"
             yield Gap(output, why)
 
 

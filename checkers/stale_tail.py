@@ -1,4 +1,4 @@
-"""``stale-tail``: effects are missing beyond recorded progress, and the job makes no more progress."""
+"""``stale-tail``: expected rows or records are missing beyond recorded progress, and the job makes no more progress."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class StaleTail(Checker):
     """
 
     meaning: ClassVar[str] = (
-        "effects are missing beyond recorded progress: faults are healed, the job is restarted, and it makes no more progress"
+        "expected rows or records are missing beyond recorded progress: faults are healed, the job is restarted, and it "
+        "makes no more progress"
     )
     explanation: ClassVar[Explanation] = Explanation(
         example="Nothing new has arrived in the table since 14:03. Kafka, Postgres and the driver are up; there is no alarm.",
@@ -80,9 +81,9 @@ class StaleTail(Checker):
             "coordinator dies.",
         ),
         decided="All faults were healed, the job was restarted once more after a period without progress, and its "
-        "progress still did not reach the known end of the input; the expected effects beyond recorded progress are "
+        "progress still did not reach the known end of the input; the expected rows beyond recorded progress are "
         "missing. Not evaluated for a job that still made progress when time ran out, which is slow and not stuck, "
-        "nor for a history that was imported as not drained: the missing effects may still come.",
+        "nor for a history that was imported as not drained: the missing rows may still come.",
         stops=(
             "A deadline on every call that can block, shorter than the supervisor of the job waits before it intervenes.",
             "A dead-letter topic for records that can never be processed.",

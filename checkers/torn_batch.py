@@ -106,12 +106,12 @@ class TornBatch(Checker):
             "The records of one batch go to Kafka without a transaction.",
             "A delayed EndTxn ends the next transaction of a reused producer when only half of it is written (KAFKA-17754).",
         ),
-        decided="The unit is the micro-batch, and in Kafka also the transaction. If part of a batch's effects can be "
+        decided="The unit is the micro-batch, and in Kafka also the transaction. If part of a batch's rows can be "
         "read and the rest is missing at the end, it survived. If they became visible in several steps and are "
         "complete at the end, it is transient. If some records of a Kafka transaction are committed and others "
         "aborted or still open, it survived. A batch in part or in steps violates atomic: batch; "
         "a transaction in part violates atomic: transaction as well. Not "
-        "evaluated unless the history shows which input caused which effect, or the times of the commits.",
+        "evaluated unless the history shows which input caused which row, or the times of the commits.",
         stops=(
             "One sink transaction for the whole batch: stage in tasks, publish in the driver's commit.",
             "In readers: read_committed on Kafka, the snapshot of one transaction on Postgres.",
@@ -127,7 +127,7 @@ class TornBatch(Checker):
             Allows(
                 claim={"atomic": "none"},
                 what="all of it; what stays missing is a lost-write as well",
-                why="{transient}no atomicity is claimed; an effect that never came is a lost write",
+                why="{transient}no atomicity is claimed; what never came is a lost-write",
             ),
             Allows(
                 claim={"atomic": "transaction"},
@@ -141,7 +141,7 @@ class TornBatch(Checker):
         "lost-write": "the missing part of the batch is lost",
         "sink-disagreement": "another output has the whole batch",
         "commit-ahead-of-effect": "progress was recorded before part of the batch was there",
-        "reordered": "part of the batch came after effects of a later batch",
+        "reordered": "part of the batch came after rows of a later batch",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(

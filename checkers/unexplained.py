@@ -1,4 +1,4 @@
-"""``unexplained``: an effect that no input explains."""
+"""``unexplained``: a row or record that no input explains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Unexplained(Checker):
     (``misplaced``) do not count.
     """
 
-    meaning: ClassVar[str] = "an effect that no input explains"
+    meaning: ClassVar[str] = "a row or record that no input explains"
     explanation: ClassVar[Explanation] = Explanation(
         example="The table holds a row for order 4711. Nobody ever sent an order 4711.",
         causes=(
@@ -59,8 +59,8 @@ class Unexplained(Checker):
             "Another program writes to the output: a second job, a test, an older run in the same topic or table.",
             "A delete or a tombstone was not applied to a view.",
         ),
-        decided="An effect is in an output under an identity that the oracle expects nowhere in it, and neither "
-        "uncommitted input nor a misplaced effect accounts for it.",
+        decided="A row or record is in an output under an identity that the oracle expects nowhere in it. "
+        "Uncommitted input does not explain it, and it is not misplaced.",
         stops=(
             "Derive identities from the input alone: source topic, partition and offset, or a business key.",
             "One writer per output: its own table or topic, and a role of its own with the right to write.",
@@ -75,7 +75,7 @@ class Unexplained(Checker):
         "diverged-replay": "another attempt did not write it",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(effect_of_nothing, "an effect of an identity that the oracle does not expect"),
+        Damage(effect_of_nothing, "a row of an identity that the oracle does not expect"),
     )
 
     def check(self, case: Case) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ def _premise(case: Case, output: str) -> str:
         of = "identity" if spec.source is None else "input record"
         main = spec.dead_letter_of
         return f"A row of {output!r} replaces one that {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
-    return f"No committed input has an effect with this identity in {output!r}."
+    return f"No committed input explains a {noun(case, output)} with this identity in {output!r}."
 
 
 def _argument(case: Case, output: str, row: Row) -> str:

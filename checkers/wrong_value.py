@@ -88,7 +88,7 @@ class WrongValue(Checker):
         decided="The identity is expected and present, and its compared columns differ from every content that the "
         "oracle expects of it: all above (inflated), all below (deflated), overwritten after it was right (stale), or "
         "otherwise. Columns under ignore are not compared, and the report lists them; numbers within the tolerance "
-        "are equal. An effect that uncommitted input would explain is an aborted-read instead.",
+        "are equal. A row that uncommitted input would explain is an aborted-read instead.",
         stops=(
             "Postgres: absolute values with a guard (update only if the new offset is higher), or increments in the "
             "transaction that holds the progress.",
@@ -106,7 +106,7 @@ class WrongValue(Checker):
         "diverged-replay": "its batch was replayed, and another attempt wrote other content",
         "commit-ahead-of-effect": "progress was recorded, and the right content never came",
         "torn-batch": "the rest of its batch is right",
-        "sink-disagreement": "another output has the right effect of the same input",
+        "sink-disagreement": "another output has the right row or record for the same input",
     }
     damages: ClassVar[tuple[Damage, ...]] = (Damage(other_content, "other content"),)
 

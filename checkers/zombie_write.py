@@ -196,7 +196,7 @@ class ZombieWrite(Checker):
             "A check without a lock: two drivers read the same progress, and both write.",
         ),
         decided="A write of an older epoch comes after one of a newer epoch: by the output's own epoch column, by the "
-        "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after an effect of a later "
+        "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after a row of a later "
         "batch that a later start of the driver planned. If its content stays, it survived; if a later write "
         "corrected it, it is transient.",
         stops=(
@@ -214,7 +214,7 @@ class ZombieWrite(Checker):
             Allows(
                 claim={"delivery": "at-least-once"},
                 what="a finding that leaves only copies",
-                why="at-least-once allows what it left behind: copies of right effects, whose cause is known",
+                why="at-least-once allows what it left behind: copies of right rows, whose cause is known",
                 when=lambda finding: finding.source == "duplicate",
             ),
             replace(
@@ -232,7 +232,7 @@ class ZombieWrite(Checker):
         "wrong-value": "the older start's write is there instead of its successor's",
         "torn-batch": "both starts wrote the batch",
         "commit-ahead-of-effect": "it came after progress was recorded",
-        "reordered": "it comes after effects of later input",
+        "reordered": "it comes after rows of later input",
         "diverged-replay": "the two starts wrote different content",
     }
     damages: ClassVar[tuple[Damage, ...]] = (

@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One thing in both: its value before and after as text; None: it is not there."""
+    """One item and its values before and after, as text; None if it is missing on that side."""
 
     name: str
     old: str | None
@@ -51,7 +51,7 @@ class Section:
 class Side:
     path: str
     name: str
-    """The scenario's."""
+    """The name of the scenario."""
     outcome: Outcome | None
     word: str
 

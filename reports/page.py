@@ -64,5 +64,5 @@ def _shown(value: str | Text, style: str) -> Text:
     if isinstance(value, str):
         return Text(visible(value), style=style)
     plain = visible(value.plain)
-    # Otherwise without the styles of its parts, which would be misplaced.
+    # If escapes were inserted, the styles of its parts would be misplaced: keep only the style of the whole.
     return value if plain == value.plain else Text(plain, style=value.style)

@@ -65,7 +65,7 @@ class RunState:
                 self.restarts += 1 if data.get("start") else 0
 
     def batch(self) -> str:
-        """``4``, or ``both 4, other 2`` with several queries; ``-`` before the first batch."""
+        """The last batch: ``4``, or ``both 4, other 2`` with several queries; ``-`` before the first one."""
         if len(self.batches) == 1:
             return str(next(iter(self.batches.values())))
         return ", ".join(f"{query} {batch}" for query, batch in sorted(self.batches.items())) or "-"

@@ -139,7 +139,7 @@ def _claim(claim: dict[str, Any]) -> str:
 
 #: Counts of records and rows that are not judged, each with its sentence.
 _UNJUDGED = {
-    "late": "records of {of} too late for their window, so no effect is expected of them: {n:,}",
+    "late": "records of {of} too late for their window, so nothing is expected of them: {n:,}",
     "may": "records of {of} that came while their window closed, so the output is right with or without them: {n:,}",
     "open": "rows of {of} whose window was still open, so they are not judged: {n:,}",
     "dead": "records that dead letters in {of} account for, so they are not lost: {n:,}",
@@ -162,7 +162,7 @@ def _counts(page: Page, counts: dict[str, int]) -> None:
 
 
 def _batches(page: Page, batches: tuple[BatchReport, ...]) -> None:
-    """Each batch with a finding or a fault; of the others only their number."""
+    """A line for each batch with a finding or a fault, and the number of the other batches."""
     if not batches:
         return
     listed = [batch for batch in batches if batch.anomalies or batch.faults]

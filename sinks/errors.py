@@ -1,4 +1,4 @@
-"""The errors of the sinks. Each ends the query on purpose: the restarted driver replays the batch and finds out the truth."""
+"""The errors of the sinks. Each ends the query on purpose: the restarted driver replays the batch and learns its outcome."""
 
 from __future__ import annotations
 

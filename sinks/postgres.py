@@ -82,7 +82,7 @@ class PostgresAppend:
         write_timeout_s: float = 300.0,
         commit_timeout_s: float = 30.0,
     ) -> None:
-        """Takes the pipeline's next epoch at once, so that an older start cannot commit any more. Raises `psycopg.Error`."""
+        """Takes the pipeline's next epoch at once, so that older driver starts can no longer commit. Raises `psycopg.Error`."""
         self._conninfo = conninfo
         self._table = sql.Identifier(*table.split("."))
         self._progress = sql.Identifier(*progress_table.split("."))

@@ -1,4 +1,4 @@
-"""Services as somebody else runs them: Kafka with SASL_SSL and ACLs, Postgres with TLS only. No proxy of ours, own authority.
+"""Services of an external stack: Kafka with SASL_SSL and ACLs, Postgres with TLS only. No proxy of ours, own authority.
 
 Only Java, the jars and the supervision of processes come from the stack.
 """

@@ -26,7 +26,7 @@ def test_all_scenarios_are_shipped_and_load() -> None:
     "path",
     [
         "py.typed",
-        "chaos/crash/kind.py",
+        "chaos/crash/driver.py",
         "instruments/jvm/onceproof/CheckpointFiles.java",
         "checkers/duplicate.py",
         "reports/junit.py",

@@ -105,16 +105,24 @@ def test_only_packages_for_consumers_read_pipeline_consumers() -> None:
     assert [module for module in asking if not module.removeprefix("onceproof.").startswith(OF_CONSUMERS)] == []
 
 
-def test_no_code_compares_the_name_of_a_fault() -> None:
-    """Abilities of only some faults are protocols in `onceproof.faults.contract` or `onceproof.consumers.routes`."""
+@pytest.mark.parametrize("named", ["fault", "pipeline.kind"])
+def test_no_code_compares_the_name_of_a_fault_or_of_a_kind_of_pipeline(named: str) -> None:
+    """Abilities of only some faults are protocols in `onceproof.faults.contract` or `onceproof.consumers.routes`.
+
+    What differs between kinds of pipelines is in `onceproof.kinds.contract`.
+    """
     asking = [
         f"{module}: {ast.unparse(node)}"
         for module, path in modules()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Compare)
-        and any(isinstance(side, ast.Attribute) and side.attr == "fault" for side in (node.left, *node.comparators))
         and any(
-            isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, *node.comparators)
+            isinstance(side, ast.Attribute) and f".{ast.unparse(side)}".endswith(f".{named}") for side in _sides(node)
         )
+        and any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in _sides(node))
     ]
     assert asking == []
+
+
+def _sides(node: ast.Compare) -> list[ast.expr]:
+    return [node.left, *node.comparators]

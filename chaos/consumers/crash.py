@@ -33,7 +33,7 @@ class Crash(AtItsStep):
         if consumers.broker == "kafka-group" and consumers.restart_after is None:
             message = f"{spec.target} is a static member: after its death its partitions wait for it, and it is never restarted"
             found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
-        # In which order a user's own command does its steps is known only when it runs: the proof takes care of that.
+        # In which order a user's own command does its steps is known only when it runs, so the proof checks it.
         if scenario.pipeline.command != WORKER or spec.at.after != LAST_STEP.get(consumers.acknowledge):
             return found
         message = (

@@ -66,7 +66,7 @@ class Slow(AtItsStep):
         self._lock_briefly(context, False)  # for messages given out from now on; the lock of this one stays short
 
     def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
-        """Nothing to do: the executor holds the consumer at its step."""
+        """Does nothing: the executor holds the consumer at its step."""
 
     def _lock_briefly(self, context: ConsumerFaultContext, briefly: bool) -> None:
         if isinstance(context.queues, Locks):

@@ -1,1 +1,1 @@
-"""Crash: SIGKILL of a process. One file per target; `kind` registers the fault."""
+"""Crash: SIGKILL of a process. One file per target."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import struct
 import threading
-from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
     PARKED,
     WATCHED,
+    LeaderOf,
     committed,
     instruments_of,
     is_open,
@@ -36,84 +38,48 @@ from onceproof.stack.api import Kafka, Leadership
 _ALONE_S = 10.0
 """How long a batch may take without a controller; after this time the evidence says that it was not committed without it."""
 _TRANSACTIONS = "__transaction_state"
-_POINTS = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
-
-How = Literal["killed", "stopped"]
+POINTS = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
 
 
-@dataclass(frozen=True)
-class NodeChoice:
-    """Which Kafka process to strike: exactly one field is set."""
+class BrokerSpec(FaultSpec):
+    """Settings of a fault of a broker: exactly one of them chooses it."""
 
-    leader_of: str | None = None
-    coordinator_of: str | None = None
-    controller: bool = False
+    target: Literal["broker"]
+    leader_of: LeaderOf | None = Field(None, description="TOPIC/PARTITION whose leader is struck")
+    coordinator_of: str | None = Field(None, description="the transactional.id whose coordinator is struck")
 
     def describe(self) -> str:
-        if self.controller:
-            return "the controller"
         if self.coordinator_of is not None:
             return f"the coordinator of transactional.id {self.coordinator_of}"
         return f"the leader of {self.leader_of}"
 
-    def partition(self, kafka: Kafka) -> str:
-        """TOPIC/PARTITION whose leader is to be struck."""
-        if self.coordinator_of is not None:
-            folders = kafka.log_folders(_TRANSACTIONS)
-            partition = _java_hash(self.coordinator_of) % len(folders)
-            key = transaction_key(self.coordinator_of)
-            if not any(key in file.read_bytes() for file in folders[partition].glob("*.log")):
-                raise EnvironmentProblem(f"no producer has used transactional.id {self.coordinator_of!r} yet")
-            return f"{_TRANSACTIONS}/{partition}"
-        assert self.leader_of is not None, "validated by `problems`"
-        return self.leader_of
 
-    def problems(self, scenario: Scenario) -> list[SpecProblem]:
-        if self.leader_of is not None and (self.controller or self.coordinator_of is not None):
-            message = f"leader_of does not apply to {self.describe()}"
-            return [SpecProblem(("leader_of",), message, "remove leader_of")]
-        if self.controller and self.coordinator_of is not None:
-            message = "the controller coordinates no transactions"
-            return [SpecProblem(("coordinator_of",), message, "remove coordinator_of")]
-        if (self.controller or self.coordinator_of is not None) and scenario.stack.kafka.brokers < 3:
-            message = f"a single node is both broker and controller: {self.describe()} cannot be struck alone"
-            return [SpecProblem(("target",), message, "set stack.kafka.brokers to 3")]
-        if self.controller or self.coordinator_of is not None:
-            return []
-        return leader_problems(self.leader_of, scenario)
+class ControllerSpec(FaultSpec):
+    target: Literal["controller"]
+
+    def describe(self) -> str:
+        return "the controller"
 
 
-class BrokerAway:
-    """The striker of `onceproof.chaos.crash.kind` and `onceproof.chaos.stall.kind` for a broker or the controller."""
+class NodeAway:
+    """Base of the faults that keep a Kafka process away while a batch is open.
 
-    def __init__(self, spec: FaultSpec, choice: NodeChoice, how: How) -> None:
+    A subclass chooses the process and proves the symptom; a class of a kind says how the process is struck.
+    """
+
+    how: ClassVar[Literal["killed", "stopped"]]
+    symptom: ClassVar[str]
+
+    def __init__(self, spec: BrokerSpec | ControllerSpec) -> None:
         self._spec = spec
-        self._choice = choice
-        self._how = how
-        self._leader_of = ""
-        self._before: Leadership | None = None
         self._node: int | None = None
         self._healing = threading.Lock()
-        self._epoch = 0
         self._open = False
 
     @classmethod
-    def problems(
-        cls, spec: FaultSpec, choice: NodeChoice, scenario: Scenario, *, also: tuple[Point, ...] = ()
-    ) -> list[SpecProblem]:
-        """``also``: points at which another striker strikes the target, for the hint."""
-        return point_problems(spec, (*_POINTS, *also)) + choice.problems(scenario)
-
-    @classmethod
-    def placement(cls, spec: FaultSpec, choice: NodeChoice, how: How, scenario: Scenario) -> Placement:
-        symptom = (
-            "it becomes the controller again"
-            if choice.controller
-            else "another broker takes its place in a later epoch"
-        )
-        return placement_at(
-            spec.at.point, f"{choice.describe()} was {how} while batch {spec.at.batch} was open; {symptom}", scenario
-        )
+    def placement(cls, spec: BrokerSpec | ControllerSpec, scenario: Scenario) -> Placement:
+        proof = f"{spec.describe()} was {cls.how} while batch {spec.at.batch} was open; {cls.symptom}"
+        return placement_at(spec.at.point, proof, scenario)
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
@@ -121,13 +87,8 @@ class BrokerAway:
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         kafka = context.stack.kafka
         with context.job.frozen():
-            if self._choice.controller:
-                self._node, self._epoch = kafka.controller, kafka.quorum_epoch()
-            else:
-                self._leader_of = self._choice.partition(kafka)
-                self._before = kafka.leader(*split_leader_of(self._leader_of))
-                self._node = self._before.broker
-            if self._how == "killed":
+            self._node = self._choose(kafka)
+            if self.how == "killed":
                 kafka.kill_broker(self._node)
             else:
                 kafka.pause_broker(self._node)
@@ -136,52 +97,168 @@ class BrokerAway:
             seen.release()
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        assert self._node is not None
+        node, n = self._node, seen.batch
+        assert node is not None
         if not self._open:
-            return missed(f"batch {seen.batch} was no longer open when node {self._node} was {self._how}")
-        evidence = [f"node {self._node}, {self._choice.describe()}, was {self._how} while batch {seen.batch} was open"]
-        evidence.append(self._without_controller(context, seen) if self._choice.controller else self._moved(context))
-        if not self._is_away(context):
-            return missed(*evidence, f"node {self._node} was running again before the fault was healed")
+            return missed(f"batch {n} was no longer open when node {node} was {self.how}")
+        evidence = [
+            f"node {node}, {self._spec.describe()}, was {self.how} while batch {n} was open",
+            self._while_away(context, seen),
+        ]
+        kafka = context.stack.kafka
+        away = kafka.is_paused(node) if self.how == "stopped" else not kafka.is_running(node)
+        if not away:
+            return missed(*evidence, f"node {node} was running again before the fault was healed")
         self.heal(context)
-        if self._choice.controller and self._how == "killed":
+        return self._prove_return(context, seen, evidence)
+
+    def heal(self, context: FaultContext) -> None:
+        with self._healing:  # `prove` and the end of the run both call this
+            if self._node is None:
+                return
+            if self.how == "stopped":
+                context.stack.kafka.resume_broker(self._node)
+            elif not context.stack.kafka.is_running(self._node):
+                context.stack.kafka.restart_broker(self._node)
+            self._node = None  # only after success: a heal that failed is tried again, and reported
+
+    # -- for subclasses -------------------------------------------------------------------------------------------
+
+    def _choose(self, kafka: Kafka) -> int:
+        """The node to strike. The state before the fault is kept for the proof."""
+        raise NotImplementedError
+
+    def _while_away(self, context: FaultContext, seen: Occurrence) -> str:
+        """What happened while the process was away, as evidence."""
+        raise NotImplementedError
+
+    def _prove_return(self, context: FaultContext, seen: Occurrence, evidence: list[str]) -> Proof:
+        """The proof, once the process is back."""
+        raise NotImplementedError
+
+
+class BrokerAway(NodeAway):
+    """A broker is away, and another one takes its place."""
+
+    symptom: ClassVar[str] = "another broker takes its place in a later epoch"
+    points: ClassVar[tuple[Point, ...]] = POINTS
+    """Points at which the kind can strike a partition's leader."""
+    _spec: BrokerSpec
+    _leader_of: str
+    _before: Leadership
+
+    @classmethod
+    def needs_control(cls, spec: BrokerSpec) -> str | None:
+        return "the brokers" if spec.coordinator_of is None else "the brokers' files"
+
+    @classmethod
+    def problems(cls, spec: BrokerSpec, scenario: Scenario) -> list[SpecProblem]:
+        if spec.coordinator_of is None:
+            points = POINTS if spec.leader_of is None else cls.points
+            return point_problems(spec, points) + leader_problems(spec.leader_of, scenario)
+        problems = point_problems(spec, POINTS)
+        if spec.leader_of is None:
+            return problems + single_node_problems(spec, scenario)
+        message = f"leader_of does not apply to {spec.describe()}"
+        return [*problems, SpecProblem(("leader_of",), message, "remove leader_of")]
+
+    def _choose(self, kafka: Kafka) -> int:
+        self._leader_of = self._partition(kafka)
+        self._before = kafka.leader(*split_leader_of(self._leader_of))
+        return self._before.broker
+
+    def _partition(self, kafka: Kafka) -> str:
+        """TOPIC/PARTITION whose leader is to be struck."""
+        coordinated = self._spec.coordinator_of
+        if coordinated is None:
+            assert self._spec.leader_of is not None, "validated by `problems`"
+            return self._spec.leader_of
+        folders = kafka.log_folders(_TRANSACTIONS)
+        partition = _java_hash(coordinated) % len(folders)
+        key = transaction_key(coordinated)
+        if not any(key in file.read_bytes() for file in folders[partition].glob("*.log")):
+            raise EnvironmentProblem(f"no producer has used transactional.id {coordinated!r} yet")
+        return f"{_TRANSACTIONS}/{partition}"
+
+    def _while_away(self, context: FaultContext, seen: Occurrence) -> str:
+        after = leadership.wait_for_new_leader(context.stack.kafka, self._leader_of, self._before)
+        return leadership.describe_move(self._leader_of, self._before, after)
+
+    def _prove_return(self, context: FaultContext, seen: Occurrence, evidence: list[str]) -> Proof:
+        return proven(*evidence, wait_for_commit(context, seen))
+
+
+class ControllerAway(NodeAway):
+    """The controller is away; a batch may not need it."""
+
+    symptom: ClassVar[str] = "it becomes the controller again"
+    _epoch: int
+
+    @classmethod
+    def needs_control(cls, spec: ControllerSpec) -> str | None:
+        return "the brokers"
+
+    @classmethod
+    def problems(cls, spec: ControllerSpec, scenario: Scenario) -> list[SpecProblem]:
+        return point_problems(spec, POINTS) + single_node_problems(spec, scenario)
+
+    def _choose(self, kafka: Kafka) -> int:
+        node, self._epoch = kafka.controller, kafka.quorum_epoch()
+        return node
+
+    def _while_away(self, context: FaultContext, seen: Occurrence) -> str:
+        try:
+            wait_until("", lambda: committed(context, seen.query, seen.batch), deadline_s=_ALONE_S)
+        except WaitTimeout:
+            return f"batch {seen.batch} was not committed within {_ALONE_S:.0f} s without it"
+        return f"batch {seen.batch} was committed without it"
+
+    def _prove_return(self, context: FaultContext, seen: Occurrence, evidence: list[str]) -> Proof:
+        if self.how == "killed":
             epoch = context.stack.kafka.quorum_epoch()
             evidence.append(
                 f"it was started again, and leads the quorum in epoch {epoch} (before: epoch {self._epoch})"
             )
             if epoch <= self._epoch:
                 return missed(*evidence)
-        if not committed(context, seen.query, seen.batch) or not self._choice.controller:
+        if not committed(context, seen.query, seen.batch):
             evidence.append(wait_for_commit(context, seen))
         return proven(*evidence)
 
-    def heal(self, context: FaultContext) -> None:
-        with self._healing:  # `prove` and the end of the run both call this
-            if self._node is None:
-                return
-            if self._how == "stopped":
-                context.stack.kafka.resume_broker(self._node)
-            elif not context.stack.kafka.is_running(self._node):
-                context.stack.kafka.restart_broker(self._node)
-            self._node = None  # only after success: a heal that failed is tried again, and reported
 
-    def _is_away(self, context: FaultContext) -> bool:
-        assert self._node is not None
-        if self._how == "killed":
-            return not context.stack.kafka.is_running(self._node)
-        return context.stack.kafka.is_paused(self._node)
+def single_node_problems(spec: BrokerSpec | ControllerSpec, scenario: Scenario) -> list[SpecProblem]:
+    """A problem if the stack has one Kafka node, which is then all of broker, coordinator and controller."""
+    if scenario.stack.kafka.brokers >= 3:
+        return []
+    message = f"a single node is both broker and controller: {spec.describe()} cannot be struck alone"
+    return [SpecProblem(("target",), message, "set stack.kafka.brokers to 3")]
 
-    def _moved(self, context: FaultContext) -> str:
-        assert self._before is not None
-        after = leadership.wait_for_new_leader(context.stack.kafka, self._leader_of, self._before)
-        return leadership.describe_move(self._leader_of, self._before, after)
 
-    def _without_controller(self, context: FaultContext, seen: Occurrence) -> str:
-        try:
-            wait_until("", lambda: committed(context, seen.query, seen.batch), deadline_s=_ALONE_S)
-        except WaitTimeout:
-            return f"batch {seen.batch} was not committed within {_ALONE_S:.0f} s without it"
-        return f"batch {seen.batch} was committed without it"
+class BrokerCrashSpec(BrokerSpec):
+    fault: Literal["crash"]
+
+
+@faults.register("crash", "broker")
+class BrokerCrash(BrokerAway):
+    """A broker's process dies at once, and is restarted after its successor leads."""
+
+    Spec: ClassVar[type[FaultSpec]] = BrokerCrashSpec
+    about: ClassVar[str] = "SIGKILL of a broker"
+    how = "killed"
+    points = (*POINTS, Point.IN_TASKS)  # there `onceproof.chaos.crash.leader` strikes it
+
+
+class ControllerCrashSpec(ControllerSpec):
+    fault: Literal["crash"]
+
+
+@faults.register("crash", "controller")
+class ControllerCrash(ControllerAway):
+    """The controller's process dies at once, and is restarted."""
+
+    Spec: ClassVar[type[FaultSpec]] = ControllerCrashSpec
+    about: ClassVar[str] = "SIGKILL of the controller"
+    how = "killed"
 
 
 def transaction_key(transactional_id: str) -> bytes:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import wait_for_restart
+from onceproof.faults.job import Job, Try, at_checkpoint
 from onceproof.faults.placement import (
     GATED,
     PARKED,
@@ -24,10 +28,22 @@ from onceproof.scenario.points import Point
 from onceproof.stores.contract import CommitsLikeCheckpoints, store_of
 
 
-class DriverCrash:
-    """The striker of `onceproof.chaos.crash.kind` for the target driver, at every point except in-tasks."""
+class DriverCrashSpec(FaultSpec):
+    fault: Literal["crash"]
+    target: Literal["driver"]
 
-    def __init__(self, spec: FaultSpec) -> None:
+
+@faults.register("crash", "driver")
+class DriverCrash:
+    """The driver's processes die at once, as if killed by the kernel's out-of-memory killer or with their machine.
+
+    The supervisor starts the next driver. In the middle of a task, `onceproof.chaos.crash.task` crashes the driver.
+    """
+
+    Spec: ClassVar[type[FaultSpec]] = DriverCrashSpec
+    about: ClassVar[str] = "SIGKILL of the driver (JVM and Python)"
+
+    def __init__(self, spec: DriverCrashSpec) -> None:
         self._spec = spec
         self._start = 0
         self._struck: tuple[FaultContext, Occurrence] | None = None
@@ -36,9 +52,8 @@ class DriverCrash:
         self._stores = (0, 0)
 
     @classmethod
-    def problems(cls, spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
-        elsewhere = (Point.IN_TASKS,)  # where `onceproof.chaos.crash.task` strikes the driver
-        problems = point_problems(spec, (*GATED, *WATCHED, *PARKED, *elsewhere))
+    def problems(cls, spec: DriverCrashSpec, scenario: Scenario) -> list[SpecProblem]:
+        problems = point_problems(spec, (*GATED, *WATCHED, *PARKED, Point.IN_TASKS))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
             message = "before batch 0 there are no state files, so how many partitions it has written cannot be known"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
@@ -48,7 +63,7 @@ class DriverCrash:
         return problems
 
     @classmethod
-    def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
+    def placement(cls, spec: DriverCrashSpec, scenario: Scenario) -> Placement:
         replay = {
             Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
             Point.AFTER_COMMIT_LOG: "",
@@ -62,6 +77,12 @@ class DriverCrash:
             "yet; needs Spark's own sink"
         )
         return Placement("exact", "checkpoint file system", why, proof)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterator[Try]:
+        # If no sink parks, crash-at-frame covers the point before the commit.
+        parked = any(query.parks for query in job.queries)
+        return at_checkpoint(job, (*GATED, *WATCHED, *(PARKED if parked else ())), {"target": "driver"})
 
     def matches(self, seen: Occurrence) -> bool:
         instruments = instruments_of(seen.point)

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import at_plan, wait_for_commit
-from onceproof.faults.placement import committed, is_open, leader_problems, placement_at, split_leader_of
+from onceproof.faults.placement import LeaderOf, committed, is_open, leader_problems, placement_at, split_leader_of
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -38,17 +40,27 @@ _NOTED_S = 10.0
 """A new leader records its epoch when it begins to lead, before it answers requests."""
 
 
-InSync = Literal["leader"]
-"""The in-sync replicas when the leader dies: ``leader``, only itself; None: all replicas, as far as the controller knows."""
+class LeaderCrashSpec(FaultSpec):
+    fault: Literal["crash"]
+    target: Literal["broker"]
+    leader_of: LeaderOf | None = Field(None, description="TOPIC/PARTITION whose leader is struck")
+    in_sync: Literal["leader"] | None = Field(
+        None,
+        description="leader: it dies once it is the only replica in sync; by default it dies while the controller still counts "
+        "all replicas as in sync",
+    )
 
 
+@faults.register("crash", "broker", Point.IN_TASKS)
 class LeaderCrash:
-    """The striker of `onceproof.chaos.crash.kind` for the target broker at the point in-tasks."""
+    """The leader dies while it alone has records of the batch."""
 
-    def __init__(self, spec: FaultSpec, leader_of: str, in_sync: InSync | None = None) -> None:
-        self._spec = spec
-        self._leader_of = leader_of
-        self._shrinks = in_sync == "leader"
+    Spec: ClassVar[type[FaultSpec]] = LeaderCrashSpec
+    about: ClassVar[str] = "SIGKILL of a partition's leader in the middle of tasks, with records that no follower has"
+
+    def __init__(self, spec: LeaderCrashSpec) -> None:
+        self._leader_of = spec.leader_of or ""  # `problems` refuses a spec without it
+        self._shrinks = spec.in_sync == "leader"
         self._before: Leadership | None = None
         self._proxies: list[Proxy] = []
         self._heard: list[Reply] = []
@@ -59,15 +71,22 @@ class LeaderCrash:
         self._lock = threading.Lock()
 
     @classmethod
-    def problems(
-        cls, spec: FaultSpec, leader_of: str | None, in_sync: InSync | None, scenario: Scenario
-    ) -> list[SpecProblem]:
+    def reads_frames(cls, spec: LeaderCrashSpec) -> bool:
+        return True
+
+    @classmethod
+    def needs_control(cls, spec: LeaderCrashSpec) -> str | None:
+        return "the brokers"
+
+    @classmethod
+    def problems(cls, spec: LeaderCrashSpec, scenario: Scenario) -> list[SpecProblem]:
+        leader_of = spec.leader_of
         problems = leader_problems(leader_of, scenario)
         if leader_of is not None and split_leader_of(leader_of)[0] in {one.topic for one in scenario.input}:
             message = f"no task of the pipeline writes to {leader_of}: it is an input"
             problems.append(SpecProblem(("leader_of",), message, "name a partition of an output topic"))
         topic = scenario.pipeline.prepare.topics.get((leader_of or "").rpartition("/")[0])
-        if in_sync == "leader" and topic is not None and topic.config.get("min.insync.replicas") != "1":
+        if spec.in_sync == "leader" and topic is not None and topic.config.get("min.insync.replicas") != "1":
             message = (
                 "a leader that is alone in sync must not acknowledge while the topic requires two replicas in sync"
             )
@@ -76,11 +95,11 @@ class LeaderCrash:
         return problems
 
     @classmethod
-    def placement(cls, spec: FaultSpec, leader_of: str | None, in_sync: InSync | None, scenario: Scenario) -> Placement:
-        proof = f"the leader of {leader_of} had records of the batch that the next leader does not have"
-        if in_sync == "leader":
+    def placement(cls, spec: LeaderCrashSpec, scenario: Scenario) -> Placement:
+        proof = f"the leader of {spec.leader_of} had records of the batch that the next leader does not have"
+        if spec.in_sync == "leader":
             proof = (
-                f"the leader of {leader_of} was alone in sync and had acknowledged records of the batch; the next "
+                f"the leader of {spec.leader_of} was alone in sync and had acknowledged records of the batch; the next "
                 "leader does not have them, or none was elected until it came back"
             )
         how = placement_at(Point.AFTER_OFFSET_LOG, proof, scenario)

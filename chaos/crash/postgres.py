@@ -8,11 +8,14 @@ committed (write-ahead log; Postgres' manual, chapter 28). An administrator's pg
 from __future__ import annotations
 
 import threading
-from typing import LiteralString
+from collections.abc import Iterator
+from typing import ClassVar, Literal, LiteralString
+
+from pydantic import Field
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import (
     ANSWER_S,
     FrameSpec,
@@ -24,6 +27,7 @@ from onceproof.faults.frames import (
     placement_at_frame,
     wait_for_commit,
 )
+from onceproof.faults.job import Job, Try
 from onceproof.faults.placement import point_problems
 from onceproof.faults.refusals import administrator, postgres_of
 from onceproof.instruments.proxy.frames import Reply
@@ -31,30 +35,56 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.postgres.transactions import postgres_status
 
-#: The targets of `onceproof.chaos.crash.kind` that `PostgresCrash` strikes.
-POSTGRES_TARGETS = ("postgres", "postgres-backend")
 _ENDED_BY_ADMINISTRATOR = "57P01"
 
 
+class PostgresCrashSpec(FaultSpec):
+    fault: Literal["crash"]
+    target: Literal["postgres", "postgres-backend"]
+    frame: FrameSpec | None = Field(None, description="the COMMIT at which it is struck")
+
+
+@faults.register("crash", "postgres")
+@faults.register("crash", "postgres-backend")
 class PostgresCrash:
     """SIGKILL of all the server's processes, or termination of one backend, while a transaction is about to commit."""
 
-    def __init__(self, spec: FaultSpec, frame: FrameSpec | None) -> None:
+    Spec: ClassVar[type[FaultSpec]] = PostgresCrashSpec
+    about: ClassVar[str] = "SIGKILL of Postgres, or the end of one of its sessions, at a COMMIT"
+
+    def __init__(self, spec: PostgresCrashSpec) -> None:
         self._spec = spec
-        self._commit = StoppedFrame(frame or FrameSpec(), "postgres", "park", hold=True)
+        self._commit = StoppedFrame(spec.frame or FrameSpec(), "postgres", "park", hold=True)
         self._heard: list[Reply] = []
         self._struck = False
         self._over = False
         self._lock = threading.Lock()
 
     @classmethod
-    def problems(cls, spec: FaultSpec, frame: FrameSpec | None, scenario: Scenario) -> list[SpecProblem]:
-        wrong = point_problems(spec, (Point.BEFORE_SINK_COMMIT,))
-        named = frame_problems(frame or FrameSpec(), "postgres", scenario, query=spec.at.query)
-        return wrong + (named or commit_problems(frame or FrameSpec(), "postgres"))
+    def reads_frames(cls, spec: PostgresCrashSpec) -> bool:
+        return True
 
     @classmethod
-    def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
+    def needs_control(cls, spec: PostgresCrashSpec) -> str | None:
+        return "Postgres" if spec.target == "postgres" else None
+
+    @classmethod
+    def problems(cls, spec: PostgresCrashSpec, scenario: Scenario) -> list[SpecProblem]:
+        frame = spec.frame or FrameSpec()
+        wrong = point_problems(spec, (Point.BEFORE_SINK_COMMIT,))
+        named = frame_problems(frame, "postgres", scenario, query=spec.at.query)
+        return wrong + (named or commit_problems(frame, "postgres"))
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterator[Try]:
+        for sink in job.commits:
+            if sink.target == "postgres":
+                for target in ("postgres", "postgres-backend"):
+                    settings = {"target": target, "frame": dict(sink.frame)}
+                    yield Try(Point.BEFORE_SINK_COMMIT, settings, job.at_query(sink.query), words=sink.words)
+
+    @classmethod
+    def placement(cls, spec: PostgresCrashSpec, scenario: Scenario) -> Placement:
         end = "the server restarted" if spec.target == "postgres" else "the job's session was ended (57P01)"
         proof = f"the transaction is gone, {end}, and batch {spec.at.batch} was committed afterwards"
         return placement_at_frame(spec.at.point, proof, scenario)

@@ -8,14 +8,16 @@ task's side effects: tasks are to be deterministic and idempotent (M. Zaharia et
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar, Literal
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, missed, proven
+from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
 from onceproof.faults.frames import placement_at_frame, wait_for_commit, wait_for_restart
 from onceproof.faults.placement import committed, planned
-from onceproof.faults.tasks import TaskFault, Victim, describe_retry, describe_tree, wait_for_event_log
+from onceproof.faults.tasks import TaskFault, TaskSpec, Victim, describe_retry, describe_tree, wait_for_event_log
 from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.points import Point
 
 _CLOSED_S = 10.0
 """The kernel closes the connections of a dead process at once; the proxy notices in its next iteration."""
@@ -23,11 +25,22 @@ _LEFT_S = 30.0
 """In local mode the workers die with the driver; executors end when they lose their connection to it, which happens at once."""
 
 
+class TaskCrashSpec(TaskSpec):
+    fault: Literal["crash"]
+    target: Literal["executor", "python-worker", "driver"]
+
+
+@faults.register("crash", "executor")
+@faults.register("crash", "python-worker")
+@faults.register("crash", "driver", Point.IN_TASKS)
 class TaskCrash(TaskFault):
-    """The striker of `onceproof.chaos.crash.kind` at the point in-tasks, except for brokers."""
+    """The process dies while a request of its task is on the way, which then never arrives."""
+
+    Spec: ClassVar[type[FaultSpec]] = TaskCrashSpec
+    about: ClassVar[str] = "SIGKILL of an executor, a Python worker or the driver in the middle of a task"
 
     @classmethod
-    def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
+    def placement(cls, spec: TaskCrashSpec, scenario: Scenario) -> Placement:
         proof = (
             "the process is gone, Spark's event log records that its attempt failed and another one succeeded, and batch "
             f"{spec.at.batch} was committed"

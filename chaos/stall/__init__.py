@@ -1,1 +1,1 @@
-"""Stall: SIGSTOP of a process, then SIGCONT. `kind` registers the fault."""
+"""Stall: SIGSTOP of a process, then SIGCONT. One file per target."""

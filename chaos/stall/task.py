@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, missed, proven
+from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import ANSWER_S, placement_at_frame
 from onceproof.faults.placement import RESTART_S, committed
-from onceproof.faults.tasks import TaskFault, Victim, describe_tree, wait_for_event_log
+from onceproof.faults.tasks import TaskFault, TaskSpec, Victim, describe_tree, wait_for_event_log
 from onceproof.pipeline.spark_events import Attempt
 from onceproof.pipeline.spark_tasks import TaskProcess, Tree, holds
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -32,11 +32,23 @@ _NO_OTHER_ATTEMPT = (
 )
 
 
+class TaskStallSpec(TaskSpec):
+    fault: Literal["stall"]
+    target: Literal["executor", "python-worker"]
+
+
+@faults.register("stall", "executor")
+@faults.register("stall", "python-worker")
 class TaskStall(TaskFault):
-    """The striker of `onceproof.chaos.stall.kind` for the targets executor and python-worker."""
+    """The process pauses, another attempt takes over its task, and it resumes as a zombie once the batch is committed."""
+
+    Spec: ClassVar[type[FaultSpec]] = TaskStallSpec
+    about: ClassVar[str] = (
+        "SIGSTOP of an executor or a Python worker in the middle of a task while another attempt takes over, then SIGCONT"
+    )
 
     @classmethod
-    def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
+    def placement(cls, spec: TaskStallSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
         proof = f"batch {n} was committed by another attempt while the process was stopped; its writes after it resumed"
         return placement_at_frame(spec.at.point, proof, scenario)

@@ -138,7 +138,7 @@ class _Lanes(_Drawing):
         ET.SubElement(ET.SubElement(parent, "line", line), "title").text = _clean(tick.title)
 
     def _window(self, window: Window, bottom: float, free: float) -> float:
-        """Draw it; returns where the next label has room."""
+        """Draw the window of a fault; return where the next label has room."""
         fired = window.fired if window.fired is not None else self.timeline.start
         healed = window.healed if window.healed is not None else self.timeline.end
         x, width = self.x(fired), max(self.x(healed) - self.x(fired), 2)
@@ -228,5 +228,5 @@ def _shortened(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without characters that no XML document may contain, and with control characters of a terminal as escapes."""
+    """The text without characters that no XML document may contain, and with control characters of a terminal as escapes."""
     return _NOT_XML.sub("\ufffd", visible(text))

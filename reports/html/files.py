@@ -17,7 +17,7 @@ FILE = "report.html"
 
 
 def write(run_dir: Path) -> Path:
-    """Write it and return its path. A link of that name is replaced, not followed.
+    """Write the page and return its path. A link of that name is replaced, not followed.
 
     Raises what `of_run` raises, and `EnvironmentProblem` if the directory cannot be written.
     """

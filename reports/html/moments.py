@@ -25,7 +25,7 @@ class Moment:
     lane: str
     what: str
     log: str | None = None
-    """The log that has more about it, a file in ``logs/``."""
+    """The log with more about the event, a file in ``logs/``."""
 
 
 def moments(events: Iterable[Event]) -> tuple[Moment, ...]:
@@ -41,7 +41,7 @@ def moments(events: Iterable[Event]) -> tuple[Moment, ...]:
 
 
 def chosen(found: tuple[Moment, ...]) -> tuple[Moment, ...]:
-    """At most `MOST` of them: faults, starts and warnings first, then the others from the beginning on."""
+    """At most `MOST` moments: faults, starts and warnings first, then the others from the beginning on."""
     if len(found) <= MOST:
         return found
     ranked = sorted(range(len(found)), key=lambda i: (not found[i].kind.startswith(_IMPORTANT), i))

@@ -31,7 +31,7 @@ def render(template: str, **values: Any) -> str:
     page = _environment().get_template(template)
     # Our own files, not a user's text.
     own = {"style": Markup(style), "script": Markup(script)}  # noqa: S704
-    # No half of a surrogate pair gets here from JSON, but names of files may have some.
+    # Texts from JSON contain no lone surrogates, but names of files may.
     return page.render(policy=policy, version=__version__, **own, **values).encode("utf-8", "replace").decode()
 
 

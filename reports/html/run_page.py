@@ -12,8 +12,8 @@ from typing import Any
 from onceproof.base.errors import HistoryError
 from onceproof.history.run_record import BuiltComponent, RunRecord
 from onceproof.judge.anomalies import anomaly
-from onceproof.judge.checker import STORES
 from onceproof.judge.findings import FaultReport, Outcome, Verdict
+from onceproof.kinds.contract import has_picture
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
 from onceproof.reports.html.page import render
@@ -21,7 +21,7 @@ from onceproof.reports.html.source import LOGS, StoredRun, read
 from onceproof.reports.html.timeline import Timeline, Window, timeline
 from onceproof.reports.picture import picture, svg
 from onceproof.reports.picture import text as picture_text
-from onceproof.stores.contract import store_of
+from onceproof.stores.contract import store_of, systems
 
 #: A picture of more rows than this would be larger than the rest of the page.
 _MOST_DRAWN = 800
@@ -59,7 +59,7 @@ class FaultRow:
 
 
 def of_run(run_dir: Path) -> str:
-    """The page about a stored run, whatever of it there is. Raises `NotARun`, and `HistoryError` if it holds links."""
+    """The page about a stored run, with whatever parts of it exist. Raises `NotARun`, and `HistoryError` if it holds links."""
     return page(read(run_dir))
 
 
@@ -167,10 +167,10 @@ def fixes(name: str, record: RunRecord) -> tuple[str, ...]:
         return stops(name)
 
 
-def stops(name: str, stores: Collection[str] = STORES) -> tuple[str, ...]:
-    """What stops the anomaly in these output systems; nothing if a third party's checker does not explain it."""
+def stops(name: str, stores: Collection[str] | None = None) -> tuple[str, ...]:
+    """What stops the anomaly in these output systems (default: in all); empty if the checker has no explanation."""
     try:
-        return anomaly(name).explanation.stops_for(stores)
+        return anomaly(name).explanation.stops_for(systems() if stores is None else stores)
     except KeyError:
         return ()
 
@@ -198,7 +198,7 @@ def _state(fault: FaultReport) -> str:
 
 
 def _batches(verdict: Verdict | None) -> list[Any]:
-    """Those with a finding or a fault."""
+    """The batches that have a finding or a fault."""
     if verdict is None:
         return []
     return [(batch, SYMBOLS[batch.verdict]) for batch in verdict.batches if batch.anomalies or batch.faults][
@@ -208,7 +208,7 @@ def _batches(verdict: Verdict | None) -> list[Any]:
 
 def _flow(run: StoredRun) -> dict[str, str] | None:
     """The picture of a run of consumers, as an image and as text; None for other runs, and if it cannot be drawn."""
-    if run.record.scenario.pipeline.kind != "consumers":
+    if not has_picture(run.record.scenario.pipeline.kind):
         return None
     try:
         drawn = picture.of_run(run.path)

@@ -117,7 +117,7 @@ class Timeline:
 
 
 def timeline(run: StoredRun, found: tuple[Moment, ...]) -> Timeline | None:
-    """None: nothing of the run has a time."""
+    """The timeline of a run; None if nothing of the run has a time."""
     batches = batches_of(run)
     at = [
         one.at
@@ -325,7 +325,7 @@ def _plots(run: StoredRun, batches: tuple[Batch, ...], start: float, end: float)
 
 
 def _unseen(fed: Iterable[tuple[float, float]], batches: Iterable[Batch], end: float) -> Series:
-    """Of the slowest query."""
+    """At each moment the number of fed records that the slowest query has not committed."""
     per_query: dict[str, list[tuple[float, float]]] = {}
     for batch in batches:
         if batch.committed_at is not None:
@@ -342,7 +342,7 @@ def _unseen(fed: Iterable[tuple[float, float]], batches: Iterable[Batch], end: f
 
 
 def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    """At most `_MOST_POINTS` of them: the highest of each group of neighbours."""
+    """At most `_MOST_POINTS` points: the highest of each group of neighbours."""
     size = -(-len(points) // _MOST_POINTS)
     groups = (points[start : start + size] for start in range(0, len(points), size or 1))
     return points if size <= 1 else tuple(max(group, key=lambda point: point[1]) for group in groups)

@@ -18,6 +18,7 @@ from onceproof.base.errors import HistoryError
 from onceproof.consumers.trace import TraceEvent, read_trace
 from onceproof.data import open_dataset
 from onceproof.history.run_record import FILE, RunRecord
+from onceproof.kinds.contract import has_picture
 from onceproof.scenario.model import InputSpec
 from onceproof.scenario.outputs import Claim, OutputSpec
 
@@ -47,7 +48,7 @@ class Lane:
     name: str
     kind: Literal["producer", "queue", "consumer", "output"]
     caption: str = ""
-    """What it is called, where that is not its kind."""
+    """The label, if it is not the kind."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class DrawnEffect:
     """The queue to which its message was published."""
     key: str
     late: bool
-    """It comes after the effect of a later message, although the claim promises the order of the two."""
+    """Whether it comes after the effect of a later message, although the claim promises the order of the two."""
     repeated: bool
     output: str = ""
 
@@ -120,7 +121,7 @@ class Picture:
 def of_run(run_dir: Path) -> Picture | None:
     """The picture of a stored run; None for a run without consumers. Raises `HistoryError`."""
     run = RunRecord.read(run_dir)
-    if run.scenario.pipeline.kind != "consumers":
+    if not has_picture(run.scenario.pipeline.kind):
         return None
     where, hint = f"the scenario in {run_dir / FILE} cannot be drawn", "run the scenario again"
     for part, there in (("input", run.scenario.input), ("outputs", run.scenario.outputs)):
@@ -199,8 +200,9 @@ def of_trace(
     output_of: Mapping[str, str] | None = None,
     queues_are: str = "queue",
 ) -> Picture:
-    """``order``: the claim's. ``with_effect``: an effect counts once its transaction is committed.
+    """The picture of a trace.
 
+    ``order``: as the claim promises it. ``with_effect``: an effect counts once its transaction is committed.
     ``output_of``: consumer -> the output for its effects, where that is not ``output``.
     """
     goes_to = {name: (output_of or {}).get(name, output) for name in consumers}

@@ -117,7 +117,7 @@ class _Drawing:
             self._write(self._mid(row), y - 6, text, kind, middle=True)
 
     def _mid(self, row: Row) -> float:
-        """Near the end that the message goes to: arrows to distant lanes cross others on their way."""
+        """The place of an arrow's label: near its head, because arrows to distant lanes cross others on their way."""
         near = 1 if row.target > row.source else -1
         return self._x(row.target) - near * _LANE / 2
 
@@ -170,5 +170,5 @@ class _Drawing:
 
 
 def _clean(text: str) -> str:
-    """Without characters that no XML document may contain, not even escaped."""
+    """The text without characters that no XML document may contain, not even escaped."""
     return _NOT_XML.sub("\ufffd", text)

@@ -90,6 +90,6 @@ def _middle(lane: int) -> int:
 
 
 def _short(name: str, most: int) -> str:
-    """Printable, and at most that long."""
+    """``name`` as printable characters, cut to ``most``."""
     clean = "".join(letter if letter.isprintable() else "?" for letter in name)
     return clean if len(clean) <= most else f"{clean[: most - 1]}~"

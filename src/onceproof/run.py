@@ -1,4 +1,4 @@
-"""One run, from scenario to verdict: load, start, prepare, feed and break, heal, collect, expect, judge, report.
+"""One run, from a loaded scenario to its verdict: start, prepare, feed under faults, heal, collect, expect, judge, report.
 
 When `run` returns or raises, every process that it started is gone.
 """

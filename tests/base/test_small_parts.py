@@ -52,6 +52,25 @@ def test_a_name_can_be_registered_once_and_an_unknown_name_gets_a_suggestion() -
         registry.get("crahs")
 
 
+def test_a_name_can_have_an_item_for_each_of_its_variants() -> None:
+    registry: Registry[type] = Registry("thing", "onceproof.oracle", "nobody.registers.here")
+    registry.register("crash", "driver")(int)
+    registry.register("crash", "broker")(str)
+    registry.register("crash", "broker", "in-tasks")(float)
+    registry.register("crash", "controller")(str)
+    registry.register("fence")(bool)
+    assert registry.get("crash", "broker", "in-tasks") is float
+    assert registry.get("crash", "broker", "after-offset-log") is str, "the most specific one that there is"
+    assert registry.get("fence", "driver") is bool
+    assert registry.find("crash") is None and registry.find("crash", "driverr") is None
+    with pytest.raises(KeyError, match="unknown thing 'crash driverr'; did you mean 'crash driver'"):
+        registry.get("crash", "driverr")
+    with pytest.raises(ValueError, match="two things are named 'crash driver'"):
+        registry.register("crash", "driver")(bool)
+    assert registry.names() == ["crash", "fence"]
+    assert list(registry.items()) == [("crash", str), ("crash", float), ("crash", int), ("fence", bool)]
+
+
 @pytest.mark.parametrize(
     ("value", "known", "expected"),
     [

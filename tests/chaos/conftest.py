@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
-from onceproof.scenario.model import Scenario
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, fault_of, faults
+from onceproof.scenario.kinds import model_of
+from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.scenario_files.explain import validate
 
 
 @pytest.fixture
@@ -30,19 +32,46 @@ def scenario() -> Callable[..., Scenario]:
 
 
 @pytest.fixture
-def problems(scenario: Callable[..., Scenario]) -> Callable[..., list[SpecProblem]]:
+def problems(
+    scenario: Callable[..., Scenario], problems_of: Callable[[dict[str, Any], Scenario], list[SpecProblem]]
+) -> Callable[..., list[SpecProblem]]:
     def find(spec: dict[str, Any], **stack: Any) -> list[SpecProblem]:
-        kind = faults.get(spec["fault"])
-        return kind.problems(kind.Spec.model_validate(spec), scenario(**stack))
+        return problems_of(spec, scenario(**stack))
 
     return find
 
 
 @pytest.fixture
-def fault() -> Callable[[dict[str, Any]], Fault]:
-    def make(spec: dict[str, Any]) -> Fault:
-        kind = faults.get(spec["fault"])
-        return kind(kind.Spec.model_validate(spec))
+def problems_of() -> Callable[[dict[str, Any], Scenario], list[SpecProblem]]:
+    """What is wrong with a fault as a scenario file has it: its model's complaints, else its problems in the scenario."""
+
+    def find(values: dict[str, Any], scenario: Scenario) -> list[SpecProblem]:
+        model = model_of(faults, "fault", values)
+        assert model is not None
+        spec, complaints = validate(model, values)
+        if spec is None:
+            return [SpecProblem(each.loc, each.message, each.hint) for each in complaints]
+        return fault_of(spec).problems(spec, scenario)
+
+    return find
+
+
+@pytest.fixture
+def spec_of() -> Callable[[dict[str, Any]], FaultSpec]:
+    def make(values: dict[str, Any]) -> FaultSpec:
+        model = model_of(faults, "fault", values)
+        assert model is not None
+        spec: FaultSpec = model.model_validate(values)
+        return spec
+
+    return make
+
+
+@pytest.fixture
+def fault(spec_of: Callable[[dict[str, Any]], FaultSpec]) -> Callable[[dict[str, Any]], Fault]:
+    def make(values: dict[str, Any]) -> Fault:
+        spec = spec_of(values)
+        return fault_of(spec)(spec)
 
     return make
 

@@ -11,9 +11,9 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.chaos.crash.broker import _java_hash, transaction_key
-from onceproof.chaos.crash.kind import Crash, CrashSpec
 from onceproof.chaos.crash.leader import led_from
-from onceproof.faults.contract import Fault, SpecProblem, faults
+from onceproof.faults.contract import Fault, SpecProblem, fault_of, reads_frames
+from onceproof.scenario.model import FaultSpec
 
 AT = {"batch": 1, "point": "after-offset-log"}
 LEADER: dict[str, Any] = {"fault": "stall", "target": "broker", "leader_of": "out/0", "at": AT}
@@ -42,18 +42,18 @@ def test_brokers_and_the_controller_can_be_struck_while_a_batch_is_open(
         ({**LEADER, "leader_of": None}, (), "leader_of is missing"),
         ({**LEADER, "leader_of": "out/9"}, ("leader_of",), "no partition 9"),
         ({**COORDINATOR, "leader_of": "out/0"}, ("leader_of",), "leader_of does not apply to the co"),
-        ({**CONTROLLER, "leader_of": "out/0"}, ("leader_of",), "leader_of does not apply to the co"),
-        ({**CONTROLLER, "coordinator_of": "x"}, ("coordinator_of",), "coordinates no transactions"),
-        ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "is not a broker"),
-        ({**LEADER, "target": "driver"}, ("leader_of",), "is not a broker"),
+        ({**CONTROLLER, "leader_of": "out/0"}, ("leader_of",), "leader_of does not apply to this crash of controller"),
+        ({**CONTROLLER, "coordinator_of": "x"}, ("coordinator_of",), "does not apply to this crash of controller"),
+        ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "does not apply to this crash of driver"),
+        ({**LEADER, "target": "driver"}, ("leader_of",), "does not apply to this stall of driver"),
         ({**IN_TASKS, "leader_of": "flights/0"}, ("leader_of",), "no task of the pipeline writes"),
-        ({**IN_TASKS, "coordinator_of": "x"}, ("coordinator_of",), "by the partition that it leads"),
-        ({**IN_TASKS, "target": "python-worker"}, ("leader_of",), "is not a broker"),
-        ({**IN_TASKS, "target": "python-worker", "fault": "stall"}, ("leader_of",), "is not a broker"),
+        ({**IN_TASKS, "coordinator_of": "x"}, ("coordinator_of",), "does not apply to this crash of broker"),
+        ({**IN_TASKS, "target": "python-worker"}, ("leader_of",), "does not apply to this crash of python-worker"),
+        ({**IN_TASKS, "target": "python-worker", "fault": "stall"}, ("leader_of",), "this stall of python-worker"),
         (
             {**COORDINATOR, "target": "postgres", "at": {"batch": 1, "point": "before-sink-commit"}},
             ("coordinator_of",),
-            "is not a broker",
+            "does not apply to this crash of postgres",
         ),
     ],
 )
@@ -77,18 +77,37 @@ def test_a_leader_alone_in_sync_must_be_allowed_to_acknowledge(problems: Callabl
         assert problem.loc == ("in_sync",) and "in-tasks" in (problem.hint or "")
 
 
-def test_only_a_leader_crash_in_tasks_reads_frames() -> None:
-    assert Crash.reads_frames(CrashSpec.model_validate(IN_TASKS))
-    assert not Crash.reads_frames(CrashSpec.model_validate({**IN_TASKS, "at": AT}))
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ({**COORDINATOR, "target": "driver"}, "remove coordinator_of, or set target: broker"),
+        ({**CONTROLLER, "leader_of": "out/0"}, "remove leader_of, or set target: broker"),
+        ({**IN_TASKS, "coordinator_of": "x"}, "remove coordinator_of, or set another point"),
+        (
+            {**CONTROLLER, "in_sync": "leader", "target": "executor"},
+            "remove in_sync, or set target: broker and point: in-tasks",
+        ),
+        (
+            {**LEADER, "frame": {}},
+            "remove frame, or set target: executor, or target: python-worker",
+        ),
+    ],
+)
+def test_a_setting_of_another_target_is_refused_with_the_targets_that_have_it(
+    problems: Callable[..., list[SpecProblem]], spec: dict[str, Any], hint: str
+) -> None:
+    (problem,) = problems(spec)
+    assert problem.hint == hint
 
 
-def test_the_plan_names_the_process_to_strike(scenario: Callable[..., Any]) -> None:
-    proofs = {
-        str(spec["target"]) + str(spec["fault"]): faults.get(spec["fault"])
-        .placement(faults.get(spec["fault"]).Spec.model_validate(spec), scenario())
-        .proof
-        for spec in (LEADER, COORDINATOR, CONTROLLER)
-    }
+def test_only_a_leader_crash_in_tasks_reads_frames(spec_of: Callable[..., FaultSpec]) -> None:
+    assert reads_frames([spec_of(IN_TASKS)])
+    assert not reads_frames([spec_of({**IN_TASKS, "at": AT})])
+
+
+def test_the_plan_names_the_process_to_strike(scenario: Callable[..., Any], spec_of: Callable[..., FaultSpec]) -> None:
+    specs = [spec_of(each) for each in (LEADER, COORDINATOR, CONTROLLER)]
+    proofs = {spec.target + spec.fault: fault_of(spec).placement(spec, scenario()).proof for spec in specs}
     assert "leader of out/0 was stopped" in proofs["brokerstall"]
     assert "coordinator of transactional.id my-pipeline-0 was killed" in proofs["brokercrash"]
     assert "the controller was killed" in proofs["controllercrash"]
@@ -119,7 +138,7 @@ def test_a_transactional_id_is_hashed_as_in_java() -> None:
 
 
 def test_a_broker_whose_restart_failed_is_restarted_again(fault: Callable[..., Fault]) -> None:
-    away = fault(COORDINATOR)._striker
+    away = fault(COORDINATOR)
     away._node, tried = 2, []
 
     def restart(node: int) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
+from onceproof.chaos.crash.driver import DriverCrash, DriverCrashSpec
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
@@ -101,16 +102,15 @@ def test_before_offset_log_is_seen_only_by_the_checkpoint_file_system(
 def test_for_a_job_with_its_own_file_manager_the_plan_is_approximate_or_not_applicable(
     scenario: Callable[..., Scenario], point: str, ours: str, theirs: str, where: str
 ) -> None:
-    kind = faults.get("crash")
-    spec = kind.Spec.model_validate({"fault": "crash", "target": "driver", "at": at(point)})
+    spec = DriverCrashSpec.model_validate({"fault": "crash", "target": "driver", "at": at(point)})
     plain = scenario()
-    assert kind.placement(spec, plain).exactness == ours
+    assert DriverCrash.placement(spec, plain).exactness == ours
     setting = f"-D{FILE_MANAGER}=users.Own"
     update = (
         {"command": ["python", "job.py", setting]} if where == "command" else {"env": {"SPARK_SUBMIT_OPTS": setting}}
     )
     own = plain.model_copy(update={"pipeline": plain.pipeline.model_copy(update=update)})
-    placed = kind.placement(spec, own)
+    placed = DriverCrash.placement(spec, own)
     assert placed.exactness == theirs
     assert FILE_MANAGER in placed.why or theirs == "exact"
 
@@ -118,8 +118,8 @@ def test_for_a_job_with_its_own_file_manager_the_plan_is_approximate_or_not_appl
 def test_before_the_commit_of_a_file_sink_the_checkpoint_file_system_holds_the_driver() -> None:
     files = load(find("file-sink"))
     spec = files.chaos[1]
-    assert spec.at.point is Point.BEFORE_SINK_COMMIT
-    placed = faults.get("crash").placement(spec, files)
+    assert isinstance(spec, DriverCrashSpec) and spec.at.point is Point.BEFORE_SINK_COMMIT
+    placed = DriverCrash.placement(spec, files)
     assert (placed.exactness, placed.instrument) == ("exact", "checkpoint file system")
     assert "_spark_metadata/2" in placed.why
-    assert faults.get("crash").placement(spec, load(find("delta-append"))).instrument == "failpoint in the sink"
+    assert DriverCrash.placement(spec, load(find("delta-append"))).instrument == "failpoint in the sink"

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.crash.kind import Crash, CrashSpec
-from onceproof.chaos.crash.postgres import PostgresCrash
-from onceproof.faults.contract import SpecProblem
+from onceproof.chaos.crash.postgres import PostgresCrash, PostgresCrashSpec
+from onceproof.faults.contract import SpecProblem, reads_frames
 
 SPEC: dict[str, Any] = {
     "fault": "crash",
@@ -24,7 +23,7 @@ SPEC: dict[str, Any] = {
 def test_it_is_placed_before_the_sinks_commit(problems: Callable[..., list[SpecProblem]], target: str) -> None:
     spec = {**SPEC, "target": target}
     assert problems(spec) == []
-    assert Crash.reads_frames(CrashSpec.model_validate(spec))
+    assert reads_frames([PostgresCrashSpec.model_validate(spec)])
     (problem,) = problems({**spec, "at": {"batch": 2, "point": "after-sink-commit"}})
     assert problem.loc == ("at", "point") and "before-sink-commit" in (problem.hint or "")
     assert problems(spec, postgres=False)[0].loc == ("target",)
@@ -43,7 +42,7 @@ def test_a_frame_that_is_not_a_commit_of_postgres_is_refused(problems: Callable[
 
 
 def test_postgres_is_not_killed_after_the_fault_was_healed() -> None:
-    crash = PostgresCrash(CrashSpec.model_validate(SPEC), None)
+    crash = PostgresCrash(PostgresCrashSpec.model_validate(SPEC))
     killed: list[str] = []
     postgres = SimpleNamespace(kill=lambda: killed.append("postgres"))
     frames = SimpleNamespace(disarm=lambda *_: None, unlisten=lambda *_: None)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.stall.kind import Stall, StallSpec
-from onceproof.faults.contract import SpecProblem, faults
+from onceproof.chaos.stall.driver import DriverStall, DriverStallSpec
+from onceproof.faults.contract import SpecProblem, fault_of
 from onceproof.faults.evidence.sink_state import changes
 from onceproof.faults.table import Armed
 
@@ -37,9 +37,9 @@ def test_the_second_driver_must_have_a_batch_left(problems: Problems) -> None:
 
 
 def test_a_stall_needs_no_input_before_it_strikes() -> None:
-    stall = Stall(StallSpec.model_validate(spec("after-offset-log")))
+    stall = DriverStall(DriverStallSpec.model_validate(spec("after-offset-log")))
     assert not stall.needs_input
-    assert not Armed(0, stall._spec, stall).in_progress and faults.get("stall") is Stall
+    assert not Armed(0, stall._spec, stall).in_progress and fault_of(stall._spec) is DriverStall
 
 
 def test_changes_lists_the_tables_and_topics_that_differ() -> None:

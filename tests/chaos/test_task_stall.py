@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from onceproof.base.waiting import wait_until
-from onceproof.chaos.stall.kind import _is_stopped
-from onceproof.chaos.stall.task import TaskStall, describe_winner
-from onceproof.faults.contract import Occurrence, Proof, faults
+from onceproof.chaos.stall.driver import _is_stopped
+from onceproof.chaos.stall.task import TaskStall, TaskStallSpec, describe_winner
+from onceproof.faults.contract import Occurrence, Proof
 from onceproof.faults.tasks import Victim
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import Hit
@@ -50,9 +50,8 @@ def proven(
     """The proof of a stall of ``process``, with ``meanwhile()`` done to it before its batch is committed."""
 
     def prove(meanwhile: Callable[[], None], hit: Hit) -> Proof:
-        kind = faults.get("stall")
         at = {"batch": 2, "point": "in-tasks"}
-        stall = TaskStall(kind.Spec.model_validate({"fault": "stall", "target": "python-worker", "at": at}), None)
+        stall = TaskStall(TaskStallSpec.model_validate({"fault": "stall", "target": "python-worker", "at": at}))
         victim = Victim(replace(WORKER, pid=process.pid), hit, "127.0.0.1:2", ("it was sent",))
         task = SimpleNamespace(find=lambda *_: victim, still_open=lambda *_: True, release=lambda: None)
         monkeypatch.setattr(stall, "_task", task)

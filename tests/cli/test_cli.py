@@ -300,7 +300,8 @@ def test_a_junit_file_that_cannot_be_written_is_reported_before_anything_starts(
             ["qualify", "--continue", "x", "--seed", "3"],
             "--seed 3 cannot change the seed of a qualification that is continued",
         ),
-        (["list", "falts"], "falts"),
+        (["list", "falts"], "there is no list of 'falts'; did you mean 'faults'?"),
+        (["list", "falts", "crash"], "there is no list of 'falts'; did you mean 'faults'?"),
         (["run", "--sed", "3"], "--sed"),
     ],
 )
@@ -308,6 +309,10 @@ def test_wrong_usage_exits_with_2_and_names_the_value(words: list[str], expected
     result = invoke(*words)
     assert result.exit_code == 2
     assert expected in result.stderr
+
+
+def test_a_run_without_a_scenario_does_not_print_a_hundred_names() -> None:
+    assert "`onceproof list`" in (printed := invoke("run").stderr) and "naive-append" not in printed
 
 
 def test_a_scenario_with_problems_starts_nothing(tmp_path: Path) -> None:
@@ -329,6 +334,12 @@ def test_check_judges_a_stored_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert result.exit_code == 1
     printed = json.loads(result.stdout)
     assert (printed["expect_met"], printed["run"]) == (True, str(tmp_path))
+    junit = tmp_path / "out" / "junit.xml"
+    to_file = invoke("check", str(tmp_path), "--report", f"junit={junit}")
+    assert "VIOLATED  mine" in to_file.stdout and "<testsuites" in junit.read_text()
+    to_stdout = invoke("check", str(tmp_path), "--report", "junit")
+    assert to_stdout.stdout.startswith("<?xml") and "VIOLATED  mine" in to_stdout.stderr
+    assert json.loads(invoke("check", str(tmp_path), "--report", "json").stdout) == printed
     (tmp_path / "run.json").write_text("{")
     damaged = invoke("check", str(tmp_path))
     assert damaged.exit_code == 4 and "run.json cannot be read" in damaged.stderr

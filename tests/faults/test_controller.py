@@ -83,7 +83,7 @@ def timeline(tmp_path: Path) -> Iterator[Timeline]:
 @pytest.fixture
 def conduct(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FaultController]:
     def make(*specs: FaultSpec, arm: bool = True) -> FaultController:
-        monkeypatch.setattr(faults, "get", lambda name: Recorded)
+        monkeypatch.setattr(faults, "get", lambda *_key: Recorded)
         Recorded.strikes = staticmethod(lambda: None)
         Recorded.proves = staticmethod(lambda: Proof(True, ("seen",)))
         controller = FaultController(list(specs), timeline)

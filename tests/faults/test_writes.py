@@ -42,7 +42,7 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     timeline = Timeline(tmp_path / "events.jsonl")
 
     def make(spec: FaultSpec) -> FaultController:
-        monkeypatch.setattr(faults, "get", lambda _name: Hits)
+        monkeypatch.setattr(faults, "get", lambda *_key: Hits)
         controller = FaultController([spec], timeline)
         job = SimpleNamespace(masked=lambda text: text)
         controller.arm(FaultContext(cast(Any, None), cast(Any, job), cast(Any, NoInput()), timeline))

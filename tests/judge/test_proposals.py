@@ -127,7 +127,7 @@ def test_the_command_prints_yaml_for_the_scenario(make: Make) -> None:
     runs = [str(make()), str(make(lambda row: {**row, "at": "10:05"}))]
     result = CliRunner().invoke(app, ["propose", *runs])
     assert result.exit_code == 0
-    assert "  rows:\n    # column at differs in 3 effects" in result.stdout
+    assert "  rows:\n    # column at differs in 3 rows" in result.stdout
     assert "    ignore: [at]\n" in result.stdout
     asked = CliRunner().invoke(app, ["propose", "--json", *runs])
     assert [p["ignore"] for p in json.loads(asked.stdout)["proposals"]] == [["at"], ["at"]]

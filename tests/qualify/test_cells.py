@@ -57,7 +57,7 @@ def test_the_cells_that_show_most_come_first(matrix: list[Cell]) -> None:
 
 def test_every_cell_offered_is_a_valid_fault_of_its_kind(matrix: list[Cell], upsert: Scenario) -> None:
     for cell in (one for one in matrix if one.reachable):
-        kind = faults.get(cell.kind)
+        kind = faults.get(cell.kind, cell.target, cell.point)
         spec = kind.Spec.model_validate(cell.fault(SOME_BATCH))
         assert kind.problems(spec, upsert) == []
     assert not [cell.why for cell in matrix if "refuses its own offer" in (cell.why or "")]

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from onceproof.judge.anomalies import anomalies, anomaly
-from onceproof.judge.checker import INPUT, STORES
+from onceproof.judge.checker import INPUT
 from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
 from onceproof.qualify.strongest import DELIVERIES
+from onceproof.stores.contract import systems
 
 from .made_up import MadeUpRuns
 
@@ -65,8 +66,8 @@ def test_fixes_are_those_for_the_kinds_of_output_of_the_job() -> None:
 def test_a_fix_for_one_kind_of_output_begins_with_the_name_of_a_store(name: str) -> None:
     stops = anomaly(name).explanation.stops
     named = {fix.partition(":")[0] for fix in stops if re.match(r"[A-Z][a-z]+: ", fix)}
-    assert named <= {*STORES, INPUT}, "nobody reads another name"
-    assert all(anomaly(name).explanation.stops_for({store}) for store in STORES)
+    assert named <= {*systems(), INPUT}, "nobody reads another name"
+    assert all(anomaly(name).explanation.stops_for({system}) for system in systems())
 
 
 def test_cells_that_onceproof_cannot_place_are_only_counted(work: Callable[..., Any]) -> None:

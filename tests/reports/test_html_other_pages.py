@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import UsageError
 from onceproof.cli.app import app
+from onceproof.cli.output import Output
 from onceproof.cli.run import report_files
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
@@ -178,9 +179,20 @@ def test_a_run_and_a_qualification_are_not_compared(qualification: Path, tmp_pat
 
 
 def test_each_registered_report_can_be_written_to_a_file() -> None:
-    files = report_files(Path("a.xml"), ["html=b.html", "json=c=d.json"])
+    files = report_files(Path("a.xml"), ["html=b.html", "json=c=d.json"], Output(False))
     assert files == [("junit", Path("a.xml")), ("html", Path("b.html")), ("json", Path("c=d.json"))]
-    with pytest.raises(UsageError, match="names no file"):
-        report_files(None, ["html"])
-    with pytest.raises(UsageError, match="there is no report 'htm'"):
-        report_files(None, ["htm=a"])
+
+
+@pytest.mark.parametrize(
+    "given, as_json, message",
+    [
+        (["html="], False, "names no file"),
+        (["htm=a"], False, "there is no report 'htm'; did you mean 'html'"),
+        (["htm"], False, "there is no report 'htm'; did you mean 'html'"),
+        (["html", "junit"], False, "stdout cannot get two reports: html and junit"),
+        (["html"], True, "stdout cannot get two reports: json and html"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused(given: list[str], as_json: bool, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        report_files(None, given, Output(as_json, given))

@@ -47,7 +47,7 @@ def test_everything_in_a_verdict_is_shown(rich: ScenarioResult, width: int) -> N
         "torn-batch in rows: 1 batch in two commits, transient",
         "allowed duplicate in copies: 6,000 extra rows. at-least-once allows a duplicate: batch replay",
         "allowed zombie-write in rows: 3 late writes. transient: gone at the quiet point",
-        "legend duplicate: an effect is counted more than once",
+        "legend duplicate: a row or record is there more often than expected",
         "more: onceproof explain NAME",
     ):
         assert part in lines
@@ -70,7 +70,7 @@ def test_many_batches_are_not_all_shown(rich: ScenarioResult) -> None:
 
 def test_the_legend_explains_only_anomalies_that_were_found(violated: ScenarioResult, held: ScenarioResult) -> None:
     text = TerminalReport().render(RunSet((violated,)))
-    assert "legend     duplicate: an effect is counted more than once\n" in text
+    assert "legend     duplicate: a row or record is there more often than expected\n" in text
     assert "more: onceproof explain duplicate" in text
     assert "legend" not in TerminalReport().render(RunSet((held,)))
 

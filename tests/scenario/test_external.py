@@ -1,4 +1,4 @@
-"""A scenario on somebody else's stack: what is refused before anything starts, and what `plan` lists."""
+"""A scenario on an external stack: what is refused before anything starts, and what `plan` lists."""
 
 from __future__ import annotations
 

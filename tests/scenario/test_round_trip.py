@@ -34,7 +34,7 @@ def stored(**changes: object) -> dict[str, object]:
 def test_a_fault_of_a_job_and_one_of_consumers_may_share_a_name() -> None:
     job, consumers = load(find("effectively-once")), load(find("amqp-redelivery-reorders"))
     assert job.chaos[0].fault == consumers.chaos[0].fault == "crash"
-    assert type(job.chaos[0]) is faults.get("crash").Spec is not type(consumers.chaos[0])
+    assert type(job.chaos[0]) is faults.get("crash", "driver").Spec is not type(consumers.chaos[0])
 
 
 def test_an_unknown_kind_is_reported_with_the_nearest_known_one() -> None:

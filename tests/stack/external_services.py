@@ -1,4 +1,4 @@
-"""Kafka and Postgres that act as somebody else's: no proxy of ours, and a user with few rights."""
+"""Kafka and Postgres that act as an external stack: no proxy of ours, and a user with few rights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def direct(name: str, upstream_port: int, *, listen: str | None = None) -> Direc
 
 @dataclass
 class Foreign:
-    """Somebody else's services, and what their administrator can do."""
+    """The services of an external stack, and what their administrator can do."""
 
     profile: StackProfile
     admin_conninfo: str

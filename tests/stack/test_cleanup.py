@@ -145,6 +145,25 @@ def test_a_run_of_another_machine_and_an_unreadable_journal_are_left_alone(
     assert alive(left[0])
 
 
+@pytest.mark.parametrize(
+    "daemon, because",
+    [
+        ("unix:///nowhere.sock", "no container daemon answers"),
+        ("tcp://127.0.0.1:1", "export DOCKER_HOST=tcp://127.0.0.1:1"),
+    ],
+)
+def test_the_journal_of_a_run_with_containers_stays_until_its_daemon_answers(
+    abandoned: tuple[list[psutil.Process], Path], monkeypatch: pytest.MonkeyPatch, daemon: str, because: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+    change("abandoned", daemon=daemon)
+    with pytest.raises(EnvironmentProblem, match="could not remove the containers of run abandoned") as refused:
+        clean_up()
+    assert because in str(refused.value)
+    change("abandoned", daemon="")  # a run without containers needs no daemon
+    assert clean_up() == [] and not list(journal.live_folder().glob("*.json"))
+
+
 def test_only_scratch_folders_are_removed(abandoned: tuple[list[psutil.Process], Path], tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()

@@ -1,4 +1,4 @@
-"""Whole runs on somebody else's services: the same verdicts as on the embedded stack, and nothing remains there."""
+"""Whole runs on an external stack: the same verdicts as on the embedded stack, and nothing remains there."""
 
 from __future__ import annotations
 

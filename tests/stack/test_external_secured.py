@@ -1,4 +1,4 @@
-"""Somebody else's services with logins, TLS and access rules: what is refused is said, and a whole run works through TLS."""
+"""An external stack with logins, TLS and access rules: what is refused is said, and a whole run works through TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks, objects and clean-up on a real Kafka and a real Postgres that act as somebody else's."""
+"""Checks, objects and clean-up on a real Kafka and a real Postgres that act as an external stack."""
 
 from __future__ import annotations
 
@@ -239,17 +239,17 @@ def test_cleanup_removes_what_a_killed_run_left_and_names_what_it_could_not(
     kept = journal_of(foreign, names)
     of_postgres(foreign, names, kept, tmp_path).create_schema()
     of_kafka(foreign, names, kept).create_topic(names.topic("orders"), 1)
-    kept.will_create(Created("topic", "somebody-elses"))
+    kept.will_create(Created("topic", "of-another-user"))
     # The journal of a harness that is gone.
     journal.keep(kept.path, replace(kept.entry, harness_pid=os.getpid(), harness_start_ticks=1))
     assert len(cleanup.clean_up(foreign.profile, dry_run=True)) == 3 and names.topic("orders") in foreign.topics()
     with pytest.raises(
-        EnvironmentProblem, match=r"could not remove topic somebody-elses .*not one of this installation"
+        EnvironmentProblem, match=r"could not remove topic of-another-user .*not one of this installation"
     ):
         cleanup.clean_up(foreign.profile)
     assert foreign.objects() == [] and names.topic("orders") not in foreign.topics()
     left = journal.read(kept.path)
-    assert left is not None and [each.name for each in left.objects] == ["somebody-elses"]
+    assert left is not None and [each.name for each in left.objects] == ["of-another-user"]
     other = with_kafka(foreign, bootstrap="127.0.0.1:1")
     with pytest.raises(EnvironmentProblem, match=r"not what \[stack.staging\] names now"):
         cleanup.clean_up(other)

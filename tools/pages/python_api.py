@@ -142,14 +142,16 @@ def _faults() -> Iterator[str]:
         assert kind is not None
         yield f"### `{name}`"
         yield ""
-        for pipeline, spec in kind.specs.items():
-            rows = [(field, about) for field, about in fields(spec) if field != "fault"]
-            yield f"For {'a Spark job' if pipeline == 'command' else pipeline}:"
-            yield ""
-            yield "| setting | meaning |"
-            yield "| --- | --- |"
-            yield from (f"| `{field}` | {_cell(about)} |" for field, about in rows)
-            yield ""
+        for pipeline, implementations in kind.implementations.items():
+            for fault in implementations:
+                rows = [(field, about) for field, about in fields(fault.Spec) if field != "fault"]
+                what = f", {fault.about}" if len(implementations) > 1 else ""
+                yield f"For {'a Spark job' if pipeline == 'command' else pipeline}{what}:"
+                yield ""
+                yield "| setting | meaning |"
+                yield "| --- | --- |"
+                yield from (f"| `{field}` | {_cell(about)} |" for field, about in rows)
+                yield ""
 
 
 def _paragraphs(thing: Any) -> str:

@@ -15,7 +15,7 @@ from onceproof.base.errors import UsageError
 from onceproof.base.registry import Registry, suggest
 from onceproof.kinds.contract import pipelines
 from onceproof.scenario.base import AnyFaultSpec
-from onceproof.scenario.kinds import faults
+from onceproof.scenario.kinds import faults, model_of, targets_of
 from onceproof.scenario_files.explain import validate
 
 
@@ -28,12 +28,12 @@ class FaultKind:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.specs: dict[str, type[AnyFaultSpec]] = {
-            pipeline: faults.of(pipeline).get(name).Spec
+        self.implementations: dict[str, list[Any]] = {
+            pipeline: faults.of(pipeline).all(name)
             for pipeline in pipelines.names()
             if name in faults.of(pipeline).names()
         }
-        """Kind of pipeline -> the model of its settings."""
+        """Kind of pipeline -> the classes that implement it there: one, or several for different targets."""
 
     @property
     def __name__(self) -> str:
@@ -44,7 +44,7 @@ class FaultKind:
 
         It is checked against a scenario, as by `onceproof validate`, once it is used in one.
         """
-        model = self._model(settings)
+        model = self._model(target, settings)
         at: dict[str, Any] = {}
         own: dict[str, Any] = {}
         for name, value in settings.items():
@@ -56,19 +56,30 @@ class FaultKind:
             lines = [
                 f"{self.__name__}: {c.message}" + (f" ({c.hint})" if c.hint is not None else "") for c in complaints
             ]
-            raise UsageError("\n".join(lines), hint=f"onceproof list faults {self.name} lists its settings")
+            raise self._wrong("\n".join(lines))
         return spec
 
     def __repr__(self) -> str:
         return f"onceproof.{self.__name__}"
 
-    def _model(self, settings: dict[str, Any]) -> type[AnyFaultSpec]:
-        """The model to which most of the given names belong: `at.message` exists for consumers only, `at.batch` for Spark jobs."""
+    def _model(self, target: str, settings: dict[str, Any]) -> type[AnyFaultSpec]:
+        """The model for the target, for the kind of pipeline to which most of the given names belong: `at.message` exists for
+        consumers only, `at.batch` for Spark jobs."""
+        names = {name.removesuffix("_") for name in settings}
 
-        def known(model: type[AnyFaultSpec]) -> int:
-            return len({name.removesuffix("_") for name in settings} & {*_keys(_position(model)), *_keys(model)})
+        def known(pipeline: str) -> int:
+            specs = [fault.Spec for fault in self.implementations[pipeline]]
+            return len(names & {key for spec in specs for key in (*_keys(_position(spec)), *_keys(spec))})
 
-        return max(self.specs.values(), key=known)
+        registry = faults.of(max(self.implementations, key=known))
+        model = model_of(registry, "fault", {"fault": self.name, "target": target, "at": settings})
+        if model is None:
+            near = suggest(str(target), targets_of(registry, self.name))
+            raise self._wrong(f"{self.__name__}: unknown target {target!r} ({near})")
+        return model
+
+    def _wrong(self, message: str) -> UsageError:
+        return UsageError(message, hint=f"onceproof list faults {self.name} lists its settings")
 
 
 def fault(kind: str, target: str, **settings: Any) -> AnyFaultSpec:

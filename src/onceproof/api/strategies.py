@@ -14,16 +14,17 @@ from onceproof.api.faults import FaultKind, class_name
 from onceproof.api.scenarios import load
 from onceproof.base.errors import UsageError
 from onceproof.faults.contract import fault_of, faults
+from onceproof.kinds.contract import kind_of
 from onceproof.scenario.base import AnyFaultSpec
-from onceproof.scenario.model import At, AtMessage, Scenario, kind_of_pipeline
+from onceproof.scenario.model import At, AtMessage, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.checks import crosscheck
 from onceproof.scenario_files.checks.consumers import rows_of
 from onceproof.scenario_files.explain import validate
 from onceproof.scenario_files.load import LoadedScenario
 
-#: A fault without its time: the values of a scenario file, and the position without batch or message.
-_Place = tuple[dict[str, Any], dict[str, Any]]
+#: A fault without its time: its model, the values of a scenario file, and the position without batch or message.
+_Place = tuple[type[AnyFaultSpec], dict[str, Any], dict[str, Any]]
 
 
 def schedules(
@@ -38,8 +39,7 @@ def schedules(
     """
     loaded = scenario if isinstance(scenario, LoadedScenario) else load(scenario)
     base = loaded.scenario.model_copy(update={"chaos": []})
-    consumes = _consumes(base)
-    last = rows_of(base) if consumes else base.guaranteed_batches() - 1
+    last = base.guaranteed_batches() - 1 if kind_of(base).micro_batches else rows_of(base)
     names = None if kinds is None else [kind.name for kind in kinds]
     places = [place for place in _places(base, names) if _problems(base, [_spec(place, 1, base)]) == 0]
     if last < 1 or not places:
@@ -47,7 +47,7 @@ def schedules(
         raise UsageError(
             f"no fault{wanted} can be placed in {base.name}", hint=f"onceproof plan {loaded.path} shows its batches"
         )
-    if not consumes:
+    if kind_of(base).micro_batches:
         most = min(most, last)
     drawn = st.lists(
         st.tuples(st.integers(1, last), st.sampled_from(places)),
@@ -59,22 +59,17 @@ def schedules(
     return made.filter(lambda specs: _problems(base, specs) == 0)
 
 
-def _consumes(scenario: Scenario) -> bool:
-    return scenario.pipeline.kind == kind_of_pipeline({"consumers": {}})
-
-
 def _places(scenario: Scenario, names: Sequence[str] | None) -> Iterator[_Place]:
     registry = faults.of(scenario.pipeline.kind)
     for name in registry.names() if names is None else names:
-        if name not in registry.names():
-            continue
-        model = registry.get(name).Spec
-        targets = _literals(model.model_fields["target"].annotation)
-        for target in targets or _names_of_consumers(scenario):
-            for at, settings in product(_positions(scenario), _required(model)):
-                place = ({"fault": name, "target": target, **settings}, at)
-                if validate(model, _values(place, 1, scenario))[0] is not None:
-                    yield place
+        for fault in registry.all(name):
+            targets = _literals(fault.Spec.model_fields["target"].annotation)
+            for target in targets or _names_of_consumers(scenario):
+                for at, settings in product(_positions(scenario), _required(fault.Spec)):
+                    place = (fault.Spec, {"fault": name, "target": target, **settings}, at)
+                    spec, _ = validate(fault.Spec, _values(place, 1, scenario))
+                    if spec is not None and fault_of(spec) is fault:
+                        yield place
 
 
 def _required(model: type[BaseModel]) -> list[dict[str, str]]:
@@ -89,7 +84,7 @@ def _required(model: type[BaseModel]) -> list[dict[str, str]]:
 
 
 def _positions(scenario: Scenario) -> list[dict[str, Any]]:
-    if _consumes(scenario):
+    if not kind_of(scenario).micro_batches:
         return [{"after": step} for step in _literals(AtMessage.model_fields["after"].annotation)]
     return [{"point": point.value} for point in Point]
 
@@ -100,16 +95,14 @@ def _names_of_consumers(scenario: Scenario) -> list[str]:
 
 
 def _values(place: _Place, time: int, scenario: Scenario) -> dict[str, Any]:
-    values, at = place
-    position = AtMessage if _consumes(scenario) else At
+    _, values, at = place
+    position = At if kind_of(scenario).micro_batches else AtMessage
     when = next(name for name in position.model_fields if name in ("batch", "message"))
     return {**values, "at": {**at, when: time}}
 
 
 def _spec(place: _Place, time: int, scenario: Scenario) -> AnyFaultSpec:
-    model = faults.of(scenario.pipeline.kind).get(place[0]["fault"]).Spec
-    spec: AnyFaultSpec = model.model_validate(_values(place, time, scenario))
-    return spec
+    return place[0].model_validate(_values(place, time, scenario))
 
 
 def _problems(scenario: Scenario, specs: Sequence[AnyFaultSpec]) -> int:

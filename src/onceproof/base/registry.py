@@ -31,7 +31,7 @@ class Registry(Generic[T]):
         self._package = package
         self._group = group
         self._base = base
-        self._items: dict[str, T] = {}
+        self._items: dict[tuple[str, ...], T] = {}
         self._parts: dict[str, Registry[T]] = {part: self}
         self._loaded = False
 
@@ -41,34 +41,57 @@ class Registry(Generic[T]):
             self._parts[part] = _Part(self, part)
         return self._parts[part]
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorator for a class or object: ``@faults.register("crash")``. A name can be registered once."""
+    def register(self, name: str, *variant: str) -> Callable[[T], T]:
+        """Decorator for a class or object: ``@faults.register("fence")``. A name can be registered once.
+
+        If a name has several items, each is registered for variants of the name: ``@faults.register("crash", "broker")``,
+        ``@faults.register("crash", "broker", "in-tasks")``.
+        """
+        key = (name, *variant)
 
         def keep(item: T) -> T:
-            if name in self._items:
-                raise ValueError(f"two {self.noun}s are named {name!r}: {self._items[name]!r} and {item!r}")
+            if key in self._items:
+                raise ValueError(f"two {self.noun}s are named {' '.join(key)!r}: {self._items[key]!r} and {item!r}")
             if self._base is not None and not (isinstance(item, type) and issubclass(item, self._base)):
                 base = f"{self._base.__module__}.{self._base.__qualname__}"
                 raise TypeError(f"{self.noun} {name!r} must inherit from {base}: {item!r}")
-            self._items[name] = item
+            self._items[key] = item
             return item
 
         return keep
 
-    def get(self, name: str) -> T:
-        """The item of that name. Raises `KeyError` with a suggestion (`suggest`)."""
+    def find(self, name: str, *variant: str) -> T | None:
+        """The item of that name and as much of ``variant`` as is registered, or None: an item registered for
+        ``("crash", "broker")`` is found for ``("crash", "broker", "after-offset-log")`` too, if that has no item of its own."""
         self._load()
-        if name not in self._items:
-            raise KeyError(f"unknown {self.noun} {name!r}; {suggest(name, self.names())}")
-        return self._items[name]
+        key = (name, *variant)
+        beginnings = (key[:length] for length in range(len(key), 0, -1))
+        return next((self._items[one] for one in beginnings if one in self._items), None)
+
+    def get(self, name: str, *variant: str) -> T:
+        """What `find` finds. Raises `KeyError` with a suggestion (`suggest`) if that is nothing."""
+        item = self.find(name, *variant)
+        if item is None:
+            wanted, known = " ".join((name, *variant)), sorted(map(" ".join, self._items))
+            raise KeyError(f"unknown {self.noun} {wanted!r}; {suggest(wanted, known)}")
+        return item
+
+    def variants(self, name: str) -> dict[tuple[str, ...], T]:
+        """The variants of that name, each with its item. An item registered by name only has the variant ``()``."""
+        self._load()
+        return {key[1:]: item for key, item in sorted(self._items.items()) if key[0] == name}
+
+    def all(self, name: str) -> list[T]:
+        """The items of that name, each once."""
+        return list(dict.fromkeys(self.variants(name).values()))
 
     def names(self) -> list[str]:
         self._load()
-        return sorted(self._items)
+        return sorted({key[0] for key in self._items})
 
     def items(self) -> Iterator[tuple[str, T]]:
-        self._load()
-        return iter(sorted(self._items.items()))
+        """Each item once, with its name. A name occurs once for each of its items."""
+        return ((name, item) for name in self.names() for item in self.all(name))
 
     def _load(self) -> None:
         if self._loaded:

@@ -10,7 +10,7 @@ import typer
 from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
-from onceproof.cli.options import EXIT_CODES, Ci, Json, Listing, Name, Resolved, Stack
+from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Name, Reports, Resolved, Stack
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -75,12 +75,7 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Also write the results as JUnit XML to this file.", dir_okay=False),
     ] = None,
-    report: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE", help="Also write this report (`onceproof list reports`) to a file; may be repeated."
-        ),
-    ] = None,
+    report: Reports = None,
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
     ] = Path("onceproof-runs"),
@@ -100,11 +95,11 @@ def run(
     onceproof run my_job.yaml --json
     onceproof run --all --junit report.xml --report html=report.html
     """
-    output = Output(as_json)
+    output = Output(as_json, report)
     with failing_well(output):
         from onceproof.cli.run import report_files, run_scenarios
 
-        files = report_files(junit, report or [])
+        files = report_files(junit, report or [], output)
         code = run_scenarios(
             scenarios or [],
             everything=everything,
@@ -165,6 +160,7 @@ def qualify(
 def check(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, of this machine or another.")],
     as_json: Json = False,
+    report: Reports = None,
 ) -> None:
     """Judge a stored run again.
 
@@ -172,12 +168,13 @@ def check(
 
     \b
     onceproof check onceproof-runs/latest
+    onceproof check onceproof-runs/latest --report junit=report.xml
     """
-    output = Output(as_json)
+    output = Output(as_json, report)
     with failing_well(output):
-        from onceproof.cli.run import check_run
+        from onceproof.cli.run import check_run, report_files
 
-        raise typer.Exit(check_run(directory, output))
+        raise typer.Exit(check_run(directory, report_files(None, report or [], output), output))
 
 
 @app.command("import", rich_help_panel=_RUN)
@@ -372,7 +369,7 @@ def plan(scenario: Name, as_json: Json = False, stack: Stack = None) -> None:
 
 @app.command("list", rich_help_panel=_WRITE)
 def list_(
-    what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.SCENARIOS,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"What to list: {', '.join(LISTS)}.")] = LISTS[0],
     name: Annotated[
         str | None, typer.Argument(help="A fault, oracle, data set or store: list its fields.", show_default=False)
     ] = None,
@@ -391,7 +388,7 @@ def list_(
     with failing_well(output):
         from onceproof.cli.show import listing, listing_of
 
-        output.result(listing(what.value, as_json) if name is None else listing_of(what.value, name, as_json))
+        output.result(listing(what, as_json) if name is None else listing_of(what, name, as_json))
 
 
 @app.command("schema", rich_help_panel=_WRITE)

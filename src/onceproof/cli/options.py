@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -14,20 +13,19 @@ EXIT_CODES = (
 )
 
 
-class Listing(StrEnum):
-    """The things that ``list`` can list."""
-
-    SCENARIOS = "scenarios"
-    FAULTS = "faults"
-    POINTS = "points"
-    CHECKERS = "checkers"
-    ORACLES = "oracles"
-    DATASETS = "datasets"
-    STORES = "stores"
-    REPORTS = "reports"
-
+#: What ``list`` can list.
+LISTS = ("scenarios", "faults", "points", "checkers", "oracles", "datasets", "stores", "reports")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
+Reports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report",
+        metavar="NAME[=FILE]",
+        help="Also write this report (`onceproof list reports`) to a file; may be repeated. "
+        "Without a file it goes to stdout, and messages to stderr.",
+    ),
+]
 Ci = Annotated[
     bool,
     typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -19,13 +19,19 @@ from onceproof.base.visible import visible
 
 
 class Output:
-    """The output of one command. With ``as_json``, stdout gets one JSON object, and messages for people go to stderr."""
+    """The output of one command.
 
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
+    With ``as_json``, stdout gets one JSON object. With one of the ``reports`` that names no file, stdout gets that report
+    (``json`` is the same object). In both cases messages for people go to stderr.
+    """
+
+    def __init__(self, as_json: bool, reports: Sequence[str] | None = None) -> None:
+        self.printed = ["json"] * as_json + [name for name in reports or () if "=" not in name]
+        """The reports that stdout gets. `onceproof.cli.run.report_files` refuses more than one."""
+        self.as_json = self.printed == ["json"]
         self.has_result = False
         """Whether the JSON object was printed."""
-        self._people = sys.stderr if as_json else sys.stdout
+        self._people = sys.stderr if self.printed else sys.stdout
 
     def console(self) -> Console:
         """The console for live progress. Honours NO_COLOR and dumb terminals, as rich does. Print only `visible` text to it."""

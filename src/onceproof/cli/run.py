@@ -50,9 +50,10 @@ def run_scenarios(
             f"--all already runs every shipped scenario, but {given[0]!r} is named too", hint="use one of the two"
         )
     if not everything and not given:
-        raise UsageError("no scenario is named", hint=f"name one or more, or use --all; shipped: {', '.join(names())}")
+        hint = "name one or more of `onceproof list`, or the path of a YAML file, or use --all"
+        raise UsageError("no scenario is named", hint=hint)
     if everything and stack is not None:
-        raise UsageError("--all is not for a stack of somebody else", hint="name the scenarios to run there")
+        raise UsageError("--all is not for an external stack", hint="name the scenarios to run there")
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
     for _, file in files:
@@ -68,26 +69,35 @@ def run_scenarios(
     code = _conclude(run_set, output, reported=len(loaded) > 1)
     if ci:
         publish(_for_ci(run_set, loaded), os.environ, output.command)
-    for name, file in files:  # last, so that the report is printed even if a file cannot be written
-        _write_file(file, reports.get(name)().render(run_set))
+    _write_files(files, run_set)
     return code
 
 
-def report_files(junit: Path | None, given: list[str]) -> list[tuple[str, Path]]:
-    """(name of a report, its file) of ``--junit FILE`` and of each ``--report NAME=FILE``. Raises `UsageError`."""
+def report_files(junit: Path | None, given: list[str], output: Output) -> list[tuple[str, Path]]:
+    """(name of a report, its file) of ``--junit FILE`` and of each ``--report NAME=FILE``.
+
+    ``--report NAME`` is in ``output.printed``. Raises `UsageError` for an unknown report, and if stdout would get two.
+    """
     files = [] if junit is None else [("junit", junit)]
     for text in given:
         name, equals, file = text.partition("=")
-        if not equals or not file:
-            raise UsageError(
-                f"--report {text!r} names no file", hint=f"give NAME=FILE, for example {name}=report.{name}"
-            )
         if name not in reports.names():
             near = suggest(name, reports.names())
             raise UsageError(
                 f"--report {text!r}: there is no report {name!r}; {near}", hint="list them: onceproof list reports"
             )
-        files.append((name, Path(file)))
+        if equals and not file:
+            raise UsageError(
+                f"--report {text!r} names no file", hint=f"write --report {name}=FILE, or --report {name} for stdout"
+            )
+        if equals:
+            files.append((name, Path(file)))
+    if len(output.printed) > 1:
+        both = " and ".join(output.printed[:2])
+        raise UsageError(
+            f"stdout cannot get two reports: {both}",
+            hint=f"give one of them a file: --report {output.printed[1]}=FILE",
+        )
     return files
 
 
@@ -106,13 +116,15 @@ def _for_ci(run_set: RunSet, loaded: list[LoadedScenario]) -> list[CiResult]:
     return found
 
 
-def check_run(run: Path, output: Output) -> int:
-    """Judge a stored run again; returns its verdict's exit code."""
+def check_run(run: Path, files: list[tuple[str, Path]], output: Output) -> int:
+    """Judge a stored run again; returns its verdict's exit code. ``files``: what `report_files` returned."""
     verdict = runs.check(run)
     if (why := _html(run)) is not None:
         output.say(why)
-    result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
-    return _conclude(RunSet((result,)), output, reported=False)
+    run_set = RunSet((ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve()),))
+    code = _conclude(run_set, output, reported=False)
+    _write_files(files, run_set)
+    return code
 
 
 def _html(run: Path) -> str | None:
@@ -224,8 +236,8 @@ def _conclude(runs: RunSet, output: Output, *, reported: bool) -> int:
         output.say(_terminal(output).summary(runs), styled=True)
     else:
         _say_report(runs, output)
-    if output.as_json:
-        output.result(reports.get("json")().render(runs))
+    for name in output.printed:
+        output.result(reports.get(name)().render(runs))
     error = runs.results[0].error
     if len(runs.results) == 1 and error is not None:
         return error.exit_code
@@ -256,6 +268,12 @@ def _terminal(output: Output) -> TerminalReport:
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color
     return TerminalReport(color=color, width=min(console.width, 120) if console.is_terminal else 80)
+
+
+def _write_files(files: list[tuple[str, Path]], runs: RunSet) -> None:
+    """Write the reports: last, so that the result is printed even if a file cannot be written."""
+    for name, file in files:
+        _write_file(file, reports.get(name)().render(runs))
 
 
 def _write_file(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.registry import suggest
+from onceproof.cli.options import LISTS
 from onceproof.scenario.points import LEFT_BEHIND
 from onceproof.scenario_files import document
 from onceproof.scenario_files.load import find, load_all, load_file, names, resolved, warnings
@@ -27,13 +28,20 @@ _WIDE = 120
 
 
 def listing(what: str, as_json: bool) -> str:
-    """The shipped scenarios, or the items of a registry: each name with a description."""
+    """The shipped scenarios, or the items of a registry: each name with a description. Raises `UsageError` for another list."""
+    _must_be_a_list(what)
     if what == "scenarios":
         return _scenarios(as_json)
     entries = _entries(what)
     if as_json:
         return json.dumps({what: [{"name": name, "about": about} for name, about in entries]})
     return _table(entries) if entries else f"no {what}"
+
+
+def _must_be_a_list(what: str) -> None:
+    if what not in LISTS:
+        hint = f"these can be listed: {', '.join(LISTS)}"
+        raise UsageError(f"there is no list of {what!r}; {suggest(what, [*LISTS])}", hint=hint)
 
 
 def listing_of(what: str, name: str, as_json: bool) -> str:
@@ -45,6 +53,7 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
     from onceproof.scenario_files.schema import fields
     from onceproof.stores.contract import stores
 
+    _must_be_a_list(what)
     with_fields: dict[str, list[tuple[str, str, type[BaseModel]]]] = {
         "faults": [
             (f"{each}{kind.fault_label}", fault.about, fault.Spec)
@@ -201,9 +210,9 @@ def _entries(what: str) -> list[tuple[str, str]]:
             return [(point.value, left) for point, left in LEFT_BEHIND.items()]
         case "faults":
             return [
-                (f"{name}{kind.fault_label}", fault.about)
+                (f"{name}{kind.fault_label}", "; ".join(fault.about for fault in faults.of(pipeline).all(name)))
                 for pipeline, kind in pipelines.items()
-                for name, fault in faults.of(pipeline).items()
+                for name in faults.of(pipeline).names()
             ]
         case "checkers":
             return [(name, checker.meaning) for name, checker in checkers.items()]

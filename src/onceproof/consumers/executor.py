@@ -31,7 +31,7 @@ _MOST_EMPTY_TAKES = 20
 
 
 class _CannotContinue(Exception):
-    """The execution can come to no useful end; the text says why."""
+    """Raised when the execution cannot end usefully; the text says why."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class ScheduleExecutor:
     deadline_s: float
     trace: list[TraceEvent] = field(default_factory=list)
     note: str | None = None
-    """Why the execution ended before its end."""
+    """Why the execution ended early."""
     stuck: bool = False
-    """A fault had struck, and the remaining messages would never be done."""
+    """Whether a fault had struck and the remaining messages could never be done."""
     died: ConsumerDied | None = None
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class ScheduleExecutor:
             self.note = str(reason)
 
     def _ended_by_itself(self, dead: ConsumerDied) -> None:
-        """After a fault, a consumer that ends by itself means that the pipeline did not recover."""
+        """Note that a consumer ended by itself: after a fault this means that the pipeline did not recover."""
         consumer = self._named(dead.consumer)
         self.died, self.stuck = dead, self.faults.any_fired
         self.note = f"{dead} (tick {self._tick}{f', message {consumer.holds.number}' if consumer.holds else ''})"
@@ -273,7 +273,10 @@ class ScheduleExecutor:
         self._give_back(consumer, message)
 
     def _settle_without_answer(self, consumer: ConsumerState, message: Message) -> None:
-        """The broker counts the message as done, although its consumer got no answer; in a transaction, the effect too."""
+        """Count a message as done that the broker counts as done, although its consumer got no answer.
+
+        In a transaction, its effect is done too.
+        """
         self._open[consumer.group, message.number] -= 1
         if self.spec.acknowledge == "with-effect":
             self._record_message("commit", consumer.name, message)
@@ -296,13 +299,13 @@ class ScheduleExecutor:
             self.queues.await_ready(message.queue, len(self._ready[consumer.group, message.queue]) + later)
 
     def _as_recorded(self, report: StepReport, message: Message) -> Message:
-        """The message as the trace has it: put into the retry topic, it is in that queue from then on."""
+        """The message as the trace records it: once it is put into the retry topic, that is its queue."""
         if report.step == "retry" and self.layout.retry is not None:
             return Message(message.number, self.layout.retry)
         return message
 
     def _put_off(self, consumer: ConsumerState, message: Message) -> None:
-        """A copy of the message is in the retry topic now."""
+        """Schedule the copy of the message that is now in the retry topic."""
         assert self.spec.retry is not None, "validated: a consumer that retries has a retry topic"
         self._open[consumer.group, message.number] += 1
         self._later.append((self._tick + self.spec.retry.after, consumer.group, message.number))
@@ -314,7 +317,7 @@ class ScheduleExecutor:
         consumer.alive = True
 
     def _await_start(self, consumer: ConsumerState) -> None:
-        """Wait until it is at its first step. Refuse a consumer without a mark: its death could not be seen later."""
+        """Wait until the consumer is at its first step. Refuse one without a mark: its death could not be seen later."""
         self.processes.await_step(consumer.name)
         self._check_mark(consumer)
         self._record_consumer("start", consumer)
@@ -368,13 +371,13 @@ class ScheduleExecutor:
         consumer.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
 
     def _after_cut(self, consumer: ConsumerState) -> None:
-        """The consumer lives and works on: it learns at its next step that its connection is gone."""
+        """Record the cut. The consumer works on, and learns at its next step that its connection is gone."""
         self._record_consumer("cut", consumer)
         self._broker_takes_back(consumer)
         consumer.cut_off = True
 
     def _broker_takes_back(self, consumer: ConsumerState) -> None:
-        """Its connection is gone: wait until the broker has taken back what the consumer had not settled."""
+        """Wait until the broker has taken back what a consumer without a connection had not settled."""
         self.queues.await_gone(consumer.name, self.processes.mark(consumer.name))
         if consumer.lapsed or consumer.cut_off:
             return  # the broker had taken it back before

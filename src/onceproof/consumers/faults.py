@@ -65,7 +65,10 @@ consumer_faults: Registry[type[ConsumerFault]] = faults.of("consumers")
 
 
 class ConsumerFaults(FaultTable[ConsumerFaultSpec, ConsumerFaultContext]):
-    """The executor says when a fault's position is reached; each fault is proven when the run is over."""
+    """Strikes and heals the faults of a run, and proves each of them when the run is over.
+
+    The executor says when a fault's position is reached.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class ConsumerFaults(FaultTable[ConsumerFaultSpec, ConsumerFaultContext]):
         self.arm(context)
 
     def strike(self, armed: Armed[ConsumerFaultSpec]) -> bool:
-        """False: the fault waits for a later step."""
+        """Strike if the position is reached. Returns False if the fault waits for a later step."""
         seen = StepDone(self._trace, len(self._trace))
         if not armed.fault.matches(seen):
             return False

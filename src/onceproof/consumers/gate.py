@@ -56,13 +56,13 @@ class StepReport(BaseModel):
     queue: str | None = None
     redelivered: bool = False
     refused: bool = False
-    """The output refused the effect."""
+    """Whether the output refused the effect."""
     lost: bool = False
-    """The step got no answer, and the consumer goes on from what the broker has."""
+    """Whether the step got no answer; the consumer then continues from what the broker has."""
     returned: bool = False
-    """The broker has no queue for the effect, and gave it back."""
+    """Whether the broker gave the effect back because it has no queue for it."""
     fenced: bool = False
-    """The broker refused the acknowledgement: the message belongs to another consumer."""
+    """Whether the broker refused the acknowledgement because the message belongs to another consumer."""
 
 
 class StepRequest(BaseModel):
@@ -134,7 +134,7 @@ class Gate:
             self._drop(connection)
 
     def close(self) -> None:
-        """Close all connections, which tells the consumers that there is nothing more to do. Idempotent."""
+        """Close all connections, which ends the consumers. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -33,7 +33,7 @@ class ShrinkHints:
 
     @classmethod
     def of_run(cls, run_dir: Path, whole: ConsumerSchedule, hints: Sequence[Sequence[ShrinkHint]]) -> ShrinkHints:
-        """``hints``: what the witnesses of each anomaly that must stay name."""
+        """Read the trace of a stored run. ``hints``: per anomaly that must stay, what its witnesses name."""
         sent = pq.read_table(run_dir / "history" / "sent.parquet", columns=["topic", "partition", "offset", "seq"])
         numbers = {f"{row['topic']}/{row['partition']}@{row['offset']}": row["seq"] + 1 for row in sent.to_pylist()}
         witnesses = [[numbers[hint.cause] for hint in of if hint.cause in numbers] for of in hints]

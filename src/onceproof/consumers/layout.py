@@ -48,7 +48,7 @@ class Layout:
     static: bool = True
     """Whether members of a consumer group keep their partitions while they are away."""
     outlasted: frozenset[str] = frozenset()
-    """Consumers that a fault makes slower than their group waits for them."""
+    """Consumers that a fault holds for longer than the group's timeout."""
 
     def groups(self) -> list[str]:
         return list(dict.fromkeys(self.group_of.values()))
@@ -97,7 +97,7 @@ def _assign_queues(consumers: ConsumersSpec, inputs: tuple[str, ...], members: l
 
 
 def assign_ranges(inputs: tuple[str, ...], members: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """As Kafka's range assignor assigns a topic's partitions: consecutive equal shares, one more for the first members."""
+    """Assign partitions as Kafka's range assignor does: consecutive equal shares, one more for the first members."""
     share, more = divmod(len(inputs), len(members))
     starts = [index * share + min(index, more) for index in range(len(members) + 1)]
     return {name: inputs[starts[index] : starts[index + 1]] for index, name in enumerate(members)}

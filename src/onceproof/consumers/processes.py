@@ -70,7 +70,7 @@ class ConsumerProcesses:
         self.restarts = 0
 
     def start(self, name: str) -> None:
-        """Start it, or start it again. Returns before it has come to its first step."""
+        """Start a consumer, or start it again. Returns before it has reached its first step."""
         starts = self._started[name].starts + 1 if name in self._started else 1
         self.restarts += starts > 1
         log = self._logs / f"consumer-{name}.log"
@@ -83,7 +83,7 @@ class ConsumerProcesses:
         return self._mark(name, self._started[name].starts)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Kill the process (SIGKILL), and wait until it is gone."""
         process = self._started[name]
         process.killed = True
         process.service.kill()
@@ -96,7 +96,7 @@ class ConsumerProcesses:
         return self._started[name].service.is_running()
 
     def check_running(self) -> None:
-        """Raise `ConsumerDied` if one has ended that was not killed."""
+        """Raise `ConsumerDied` if a consumer has ended that was not killed."""
         for name, process in self._started.items():
             if not process.killed and not process.service.is_running():
                 raise self._died(name)

@@ -1,4 +1,4 @@
-"""Optional abilities of queues and of consumer faults: a network route per consumer, and what some faults can do or know.
+"""Optional abilities: a network route per consumer, and optional abilities of some faults.
 
 Each is a protocol that `onceproof.consumers.brokers.contract.Queues` or a fault may implement; callers check with `isinstance`.
 """

@@ -49,7 +49,7 @@ class ConsumerSchedule:
         return replace(self, faults=())
 
     def only(self, messages: Sequence[int]) -> ConsumerSchedule:
-        """With these messages only, and the faults that name no other message."""
+        """The schedule of these messages only, with the faults that name no other message."""
         left = set(messages)
         return replace(
             self,

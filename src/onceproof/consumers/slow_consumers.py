@@ -1,4 +1,4 @@
-"""Consumers that are slower than their broker waits: another consumer is given the message, and the slow one finishes later.
+"""Consumers that outlast their broker's timeout: the broker gives the message to another consumer, and the slow one finishes later.
 
 A share group gives out the one record whose lock has ended. A consumer group rebalances: it assigns all its partitions among
 the remaining members, and among all of them once the slow one is back. During a rebalance no member takes, because which member
@@ -54,7 +54,10 @@ class SlowConsumers:
         return next((c for c in self._consumers if c.held_back and c.group == group and c.holds == message), None)
 
     def rebalance(self) -> None:
-        """Wait for each pending rebalance and adopt its assignment; not while a member has a message: it does not poll then."""
+        """Wait for each pending rebalance and apply its assignment.
+
+        Do not call this while a member holds a message: that member does not poll.
+        """
         for group in sorted(self._rebalancing):
             present = self._present(group)
             if not present or any(consumer.holds for consumer in present):
@@ -67,5 +70,5 @@ class SlowConsumers:
             self._rebalancing.discard(group)
 
     def _present(self, group: str) -> list[ConsumerState]:
-        """The members of the group: without a consumer whose message was given to another, until it has finished that message."""
+        """The members of the group, except consumers that still work on a message that was given to another."""
         return [c for c in self._consumers if c.group == group and c.alive and not c.lapsed]

@@ -17,18 +17,18 @@ class ConsumerState:
     holds: Message | None = None
     """The message that it has taken and is not done with."""
     acknowledged: bool = False
-    """It has acknowledged that message."""
+    """Whether it has acknowledged that message."""
     released: bool = False
-    """It has given that message back unprocessed."""
+    """Whether it has given that message back unprocessed."""
     cut_off: bool = False
-    """A fault cut its connection: the broker has taken its message back, and the consumer does not know yet."""
+    """Whether a fault cut its connection, and it does not know yet that the broker has taken its message back."""
     reconnects: bool = False
-    """Its next take makes a new connection."""
+    """Whether its next take makes a new connection."""
     due: int = 0
     """The tick at which its work on the message ends."""
     back_at: int | None = None
     """The tick at which it is started again after its death."""
     held_back: bool = False
-    """A fault holds it at its step until the broker has given its message to another consumer."""
+    """Whether a fault holds it at its step until the broker has given its message to another consumer."""
     lapsed: bool = False
-    """Its lock, or its assignment of the partition, has ended: the message is no longer its own."""
+    """Whether its lock, or its assignment of the partition, has ended, so that the message is no longer its own."""

@@ -64,7 +64,7 @@ class TraceEvent:
 
 
 def from_timeline(event: Event) -> TraceEvent | None:
-    """None: the event is not about consumers."""
+    """The event as part of a trace; None if it is not about consumers."""
     if not event.kind.startswith(_PREFIX):
         return None
     return TraceEvent(kind=event.kind.removeprefix(_PREFIX), at=event.at, **event.data)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class GateClient:
         """What the broker's client has to do while the consumer waits."""
 
     def ask(self, before: str, did: dict[str, Any] | None) -> bool:
-        """Report the step just done, and wait for permission to do ``before``. False: there is nothing more to do."""
+        """Report the step just done, and wait for permission to do ``before``. Returns False if there is nothing more to do."""
         request = {"consumer": self._consumer, "did": did, "before": before}
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         while not select.select([self._socket], [], [], _IDLE_S)[0]:
@@ -55,7 +55,7 @@ class GateClient:
 
 
 class Worker:
-    """``on_refusal`` is the scenario's: what becomes of a message whose effect the output refused."""
+    """Processes messages. ``on_refusal``: what it does, by the scenario, with a message whose effect the output refused."""
 
     def __init__(self, client: Client, acknowledge: str, on_refusal: str) -> None:
         self._client = client

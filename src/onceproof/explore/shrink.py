@@ -50,14 +50,14 @@ class Shrunk:
     tried: tuple[Try, ...]
     """Every removal from ``best`` that was tried. None of them shows the anomalies."""
     minimal: bool
-    """Each single removal was tried, in every way."""
+    """Whether every single removal was tried, in every way."""
     why_not: str = ""
     """Why ``minimal`` is false."""
     interrupted: bool = False
 
 
 class _Spent(Exception):
-    """No executions are left."""
+    """Raised when no executions are left."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Shrink:
     known: frozenset[str]
     """All anomalies of the run. A schedule that shows another one is rejected."""
     execute: Callable[[Schedule], Executed | None]
-    """None: the schedule is not a valid scenario, and nothing was executed."""
+    """Executes a schedule. Returns None if it is not a valid scenario; then nothing was executed."""
     most: int
     keep: Callable[[Schedule], None] = lambda _: None
     """Called with each smaller schedule that shows the anomalies."""
@@ -80,7 +80,7 @@ class Shrink:
     _results: dict[Hashable, Executed | None] = field(default_factory=dict)
     _needs_fault: bool = False
     _cut: list[str] = field(default_factory=list)
-    """Removals from the best schedule that have more ways than were listed."""
+    """Removals from the best schedule whose faults can be placed in more ways than were listed."""
 
     def run(self, first: Sequence[Schedule] | Iterator[Schedule] = ()) -> Shrunk:
         """Search, beginning with ``first``: small schedules that may show the anomalies, in this order."""

@@ -1,5 +1,7 @@
 """The contract of a fault: each kind is one file under ``chaos/`` that implements `FaultOf` and registers it.
 
+A kind that strikes its targets by different means has a class per target, each with its own file and its own ``Spec``.
+
 A fault waits for a logical position, strikes there, and must then *prove* that it hit: from the state that it left behind,
 never from the attempt. The order is always armed -> fired -> hit (or missed) -> healed.
 """
@@ -165,7 +167,7 @@ class TakesTurns(Protocol):
 class NeedsControl(Protocol):
     """A kind that, for some or all of its specs, kills, stops or isolates a service itself, not the job's connections to it.
 
-    It cannot be used on a stack that somebody else operates.
+    It cannot be used on an external stack.
     """
 
     @classmethod
@@ -180,8 +182,8 @@ def needs_control(spec: AnyFaultSpec) -> str | None:
 
 
 def fault_of(spec: AnyFaultSpec) -> type[FaultOf[Any, Any]]:
-    """The class that implements a spec's kind of fault."""
-    return faults.of(spec.pipeline).get(spec.fault)
+    """The class that implements a spec's kind of fault, for its target and at its point."""
+    return faults.of(spec.pipeline).get(spec.fault, spec.target, spec.at.described()["point"])
 
 
 def reads_frames(specs: Iterable[AnyFaultSpec]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
-from onceproof.instruments.proxy.kafka import tells
+from onceproof.instruments.proxy.kafka import reports
 from onceproof.scenario.model import Scenario
 
 #: Requests that only a client that writes to Kafka sends.
@@ -34,8 +34,8 @@ def _of_kafka(asked: dict[str, Any], kind: str, scenario: Scenario, loc: str) ->
         yield SpecProblem((loc,), message, "use target: postgres, or name the topic that the job writes to")
     for key in _OF_KAFKA:
         fact = "topics" if key == "topic" else key
-        if asked.get(key) is not None and not tells(kind, fact):
-            instead = "transactional_id" if key == "topic" and tells(kind, "transactional_id") else None
+        if asked.get(key) is not None and not reports(kind, fact):
+            instead = "transactional_id" if key == "topic" and reports(kind, "transactional_id") else None
             hint = f"choose it by {instead}" if instead else "remove it"
             yield SpecProblem((loc, key), f"{kind} carries no {key}: no frame can match", hint)
         elif key == "topic" and asked.get(key) is not None and asked[key] not in scenario.topics():

@@ -98,7 +98,7 @@ class CutCommit:
 
     @classmethod
     def tries(cls, job: Job) -> Iterator[Try]:
-        """At the frame of each commit; and at the commit of each sink that can park, which then reports the error it gets."""
+        """One try at the frame of each commit, and one at the commit of each sink that can park and then reports its error."""
         yield from at_commit(job, cls.frame_point())
         for query in job.queries:
             for target in query.parks:

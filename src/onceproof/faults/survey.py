@@ -67,7 +67,7 @@ def _recorder(service: Target, timeline: Timeline) -> Callable[[Frame], bool]:
 
 
 def _similarity_key(kind: str, facts: Mapping[str, Any]) -> str:
-    """The same for similar frames: kind, verbs and tables, topics, and the transactional id without its changing parts."""
+    """A key that is the same for similar frames: kind, verbs and tables, topics, and the transactional id without its changing parts."""
     if "writes" in facts:
         into = {f"{verb} {table}".lower() for text in facts["writes"] for verb, table in _INTO.findall(text)}
         return f"{kind} {sorted(into) or facts['writes']}"
@@ -99,9 +99,9 @@ class _Batch:
     query: str
     number: int
     since: float
-    """When it was planned."""
+    """The time of its plan."""
     until: float
-    """When it was committed."""
+    """The time of its commit."""
     read: bool
     """Whether it read input."""
     wrote: bool

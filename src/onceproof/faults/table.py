@@ -25,13 +25,13 @@ class Armed(Generic[SpecT]):
     spec: SpecT
     fault: FaultOf[Any, Any]
     query: str = ""
-    """For a consumer: its group."""
+    """The query; for a fault of consumers, the group."""
     armed_at: float | None = None
     fired_at: float | None = None
     healed_at: float | None = None
     proof: Proof | None = None
     not_healed: str | None = None
-    """Why it could not be healed: the pipeline's behaviour from then on proves nothing."""
+    """Why the fault could not be healed; the pipeline's behaviour from then on proves nothing."""
 
     @property
     def hit(self) -> bool:

@@ -22,7 +22,7 @@ from onceproof.stores.contract import State
 from onceproof.stores.kafka.state import stable_ends, undecided
 
 POINTS = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
-"""After its commit log the old driver has nothing left to write of the batch."""
+"""After its commit log, the old driver has written everything of the batch."""
 
 _FINISH_S = 60.0
 """The rest of one batch and an error take a second or two. A job that still runs after this time will not notice."""
@@ -33,7 +33,7 @@ NOTHING_WRITTEN = "no table or topic changed after the old driver resumed; what 
 _REPLACED = re.compile("CONCURRENT_STREAM_LOG_UPDATE|SparkConcurrentModificationException")
 """Spark's error for a driver whose next log entry another driver has already written."""
 _LINES = 2000
-"""Lines read from the end of a driver's log: each query that ends writes a trace of a hundred lines or two."""
+"""Lines read from the end of a driver's log: each query that ends writes a stack trace of 100 to 200 lines."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Fenced)\b: .*)$", re.MULTILINE)
 
 
@@ -106,7 +106,7 @@ class Takeover:
             )
             return missed(*evidence, why)
         if not self._is_replaced() and first.returncode == -signal.SIGKILL:
-            # By the end of the run, or by the kernel for lack of memory: what it would have written is not known.
+            # The end of the run, or the kernel for lack of memory, killed it: what it would have written is unknown.
             return missed(*evidence, f"{after}, the old driver was killed (SIGKILL) before it ended by itself")
         if not self._is_replaced() and self._has_several_queries():
             self.end()

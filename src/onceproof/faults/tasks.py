@@ -26,9 +26,6 @@ from onceproof.pipeline.spark_tasks import TaskProcess, Tree, sender
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
-#: Targets that a fault can strike only in the middle of a task.
-TASK_TARGETS = ("executor", "python-worker")
-
 _EVENT_LOG_S = 20.0
 """Spark writes its event log asynchronously, with a delay of milliseconds."""
 _WORKER_GONE = "Python worker exited unexpectedly"
@@ -48,30 +45,10 @@ class TaskFrame(FrameSpec):
         return self.service or ("kafka" if scenario.stack.postgres is None else "postgres")
 
 
-def task_problems(spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) -> list[SpecProblem]:
-    """Why this fault can never strike: wrong point, a frame that no task sends, an executor that is not a separate process."""
-    problems = point_problems(spec, (Point.IN_TASKS,))
-    if spec.target == "executor" and scenario.stack.spark is None:
-        message = "without a cluster the driver is the executor: there is no separate process to strike"
-        problems.append(SpecProblem(("target",), message, "add `spark: {}` to the stack, or set target: driver"))
-    local = next((word for word in scenario.pipeline.command if "local[" in word or word.endswith("local")), None)
-    if spec.target == "executor" and scenario.stack.spark is not None and local is not None:
-        message = f"the command says {local!r}: tasks would run in the driver, not on the stack's executors"
-        problems.append(SpecProblem(("target",), message, "set no master, or set it to {spark.master}"))
-    frame = frame or TaskFrame()
-    service = frame.service_in(scenario)
-    if service == "postgres" and scenario.stack.postgres is None:
-        message = "this stack has no Postgres"
-        return [*problems, SpecProblem(("frame", "service"), message, "add `postgres: {}` to the stack")]
-    # Only the kind: the default pattern, any statement that writes, does not identify a query.
-    frame = frame.model_copy(update={"kind": _with_kind(frame, service).kind})
-    return problems + frame_problems(frame, service, scenario, query=spec.at.query)
+class TaskSpec(FaultSpec):
+    """Settings of a fault that strikes in the middle of a task."""
 
-
-def frame_of_no_task(target: str) -> list[SpecProblem]:
-    """The problem of a ``frame`` with a target that is struck at a point, not in the middle of a task."""
-    message = f"`frame` selects a task, but here {target} is struck at a point of the batch"
-    return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
+    frame: TaskFrame | None = Field(None, description="the process whose task sends this frame is struck")
 
 
 def _with_kind(frame: TaskFrame, service: Service) -> TaskFrame:
@@ -98,9 +75,9 @@ class Victim:
 class StoppedTask:
     """One frame of a task of one batch: `arm` arms the rule, `find` finds the frame's sender, `close` disarms the rule."""
 
-    def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
+    def __init__(self, spec: TaskSpec) -> None:
         self._spec = spec
-        self._frame = frame or TaskFrame()
+        self._frame = spec.frame or TaskFrame()
         self._stopped: StoppedFrame | None = None
 
     def arm(self, context: FaultContext, seen: Occurrence) -> None:
@@ -236,14 +213,34 @@ def _died(lost: Attempt, victim: TaskProcess) -> bool:
 class TaskFault:
     """Base of crash and stall in the middle of a task: armed when the batch is planned; `prove` then strikes at the frame."""
 
-    def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
+    def __init__(self, spec: TaskSpec) -> None:
         self._spec = spec
-        self._task = StoppedTask(spec, frame)
+        self._task = StoppedTask(spec)
         self._tree: Tree | None = None
 
     @classmethod
-    def problems(cls, spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) -> list[SpecProblem]:
-        return task_problems(spec, frame, scenario)
+    def reads_frames(cls, spec: TaskSpec) -> bool:
+        return True
+
+    @classmethod
+    def problems(cls, spec: TaskSpec, scenario: Scenario) -> list[SpecProblem]:
+        """Why this fault can never strike: wrong point, a frame that no task sends, an executor that is not a separate process."""
+        problems = point_problems(spec, (Point.IN_TASKS,))
+        if spec.target == "executor" and scenario.stack.spark is None:
+            message = "without a cluster the driver is the executor: there is no separate process to strike"
+            problems.append(SpecProblem(("target",), message, "add `spark: {}` to the stack, or set target: driver"))
+        local = next((word for word in scenario.pipeline.command if "local[" in word or word.endswith("local")), None)
+        if spec.target == "executor" and scenario.stack.spark is not None and local is not None:
+            message = f"the command says {local!r}: tasks would run in the driver, not on the stack's executors"
+            problems.append(SpecProblem(("target",), message, "set no master, or set it to {spark.master}"))
+        frame = spec.frame or TaskFrame()
+        service = frame.service_in(scenario)
+        if service == "postgres" and scenario.stack.postgres is None:
+            message = "this stack has no Postgres"
+            return [*problems, SpecProblem(("frame", "service"), message, "add `postgres: {}` to the stack")]
+        # Only the kind: the default pattern, any statement that writes, does not identify a query.
+        frame = frame.model_copy(update={"kind": _with_kind(frame, service).kind})
+        return problems + frame_problems(frame, service, scenario, query=spec.at.query)
 
     def matches(self, seen: Occurrence) -> bool:
         return at_plan(seen)

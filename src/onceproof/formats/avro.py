@@ -132,7 +132,7 @@ class Avro:
         return UUID(value) if logical == "uuid" and isinstance(value, str) else value
 
     def _branch(self, branches: list[Any], value: Any) -> Any:
-        """The type of a union that the value has; None if that is unclear, or changes nothing."""
+        """The branch of the union that the value belongs to; None if it is unclear, or if the value needs no change."""
         if value is None:
             return None
         some = [self._definition(branch) for branch in branches if branch != "null"]
@@ -195,7 +195,7 @@ class Avro:
                 problems.append(str(problem))
                 continue
             definition = self._definition(branch)
-            # The name tells fastavro which record of the union it is.
+            # By the name, fastavro knows which record of the union this is.
             return (definition["name"], fitted) if _kind(definition) in ("record", "error") else fitted
         raise ValueError(f"field {place or '(the value)'} fits no type of its union: {'; '.join(problems)}")
 
@@ -228,7 +228,7 @@ class Avro:
         return None
 
 
-#: What is written as the key may be read as one of these.
+#: Type that a value was written as -> the types that it may be read as.
 _READS = {
     "int": {"int", "long", "float", "double"},
     "long": {"long", "float", "double"},

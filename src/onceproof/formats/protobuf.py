@@ -60,7 +60,7 @@ class Protobuf:
         return str(found.full_name)
 
     def indexes(self) -> list[int]:
-        """Where the message is among those of its file."""
+        """The indexes of the message among those of its file."""
         found: list[int] = []
         descriptor: Descriptor = self._pool.FindMessageTypeByName(self.message)
         while (above := descriptor.containing_type) is not None:

@@ -1,4 +1,4 @@
-"""Runs the scenarios of a gate within its budget, the most telling first, and decides what each result means."""
+"""Runs the scenarios of a gate within its budget, the most informative first, and decides what each result means."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Row:
 @dataclass(frozen=True)
 class GateResult:
     rows: tuple[Row, ...]
-    """In the order in which they ran, then those that did not run, then those that are only in the baseline."""
+    """The rows in the order of their runs, then the scenarios that did not run, then those that are only in the baseline."""
 
     @property
     def outcome(self) -> Outcome:
@@ -70,7 +70,7 @@ class GateResult:
 
 
 def ordered(scenarios: Sequence[GateScenario], last_failed: Iterable[str], known: Baseline) -> list[GateScenario]:
-    """The most telling first: those that failed the last time, then the known-bad ones, then the shortest."""
+    """The most informative first: those that failed the last time, then the known-bad ones, then the shortest."""
     failed = set(last_failed)
 
     def rank(scenario: GateScenario) -> tuple[bool, bool, float]:
@@ -157,7 +157,7 @@ def read_last_failed(runs_dir: Path) -> list[str]:
 
 
 def write_last_failed(runs_dir: Path, result: GateResult) -> None:
-    """Store them. It only decides the next order, so a folder that cannot be written does not fail the gate."""
+    """Store the scenarios that did not pass. They only decide the next order, so a failure to write does not fail the gate."""
     failed = [row.path for row in result.rows if row.status not in (Status.PASSED, Status.NOT_RUN)]
     with suppress(OSError):
         runs_dir.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ class Execution:
     directory: RunDir
     timeline: Timeline
     profile: StackProfile | None = field(default=None, repr=False)
-    """Somebody else's services, if it uses them. Holds secrets: never stored."""
+    """The external stack that it uses, if any. Holds secrets: never stored."""
     survey: bool = False
     """Also note what the job commits (`onceproof.faults.survey`)."""
     number: int = 0
@@ -49,7 +49,7 @@ class Execution:
         return cls(scenario, Path(path), directory, timeline, survey=survey)
 
     def on(self, profile: StackProfile | None) -> Execution:
-        """The same execution on somebody else's services (None: on its own), with the names that its topics have there."""
+        """The same execution on an external stack (None: on its own services), with the names that its topics have there."""
         if profile is None:
             return self
         names = RunNames(identity(), self.directory.path.name)

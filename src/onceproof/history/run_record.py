@@ -53,7 +53,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether it is a number of seconds that a 64-bit clock of microseconds can represent."""
+    """Whether the value is a number of seconds that a 64-bit clock of microseconds can represent."""
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**43
     )
@@ -275,10 +275,10 @@ class DecodedRecord(Part):
 class StruckRecord(Part):
     """For a slice with a stored oracle answer: the batch of the original run that a fault struck."""
 
-    output: str = Field(description="the output that lacks the effect")
-    id: str = Field(description="identity of the effect, as canonical JSON")
+    output: str = Field(description="the output that lacks the row or record")
+    id: str = Field(description="identity of what is missing, as canonical JSON")
     query: str | None = Field(None, description="the query that writes the output")
-    batch: int | None = Field(None, description="the batch that lost the effect")
+    batch: int | None = Field(None, description="the batch that lost it")
     found_by: str | None = Field(None, description="how the batch was found: window or follows")
     fault: str | None = Field(None, description="the fault that struck the batch")
 

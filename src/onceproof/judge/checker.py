@@ -15,6 +15,7 @@ from onceproof.base.registry import Registry
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Damage
+from onceproof.stores.contract import systems
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -28,9 +29,7 @@ class Gap:
     why: str
 
 
-#: Names of output systems, for text that applies to one of them only.
-STORES = ("Kafka", "Postgres")
-#: Likewise for what only helps where the input itself is at fault.
+#: The beginning of advice that only helps where the input itself is at fault.
 INPUT = "Input"
 
 
@@ -46,13 +45,13 @@ class Explanation:
     """What in a history shows the anomaly, and what leaves it undecided."""
     stops: tuple[str, ...] = ()
     """What can be done to prevent the anomaly. Advice for one output system only begins with its name, as in ``Kafka: ...``
-    (`STORES`), and advice for the producers of the input with ``Input: ...``."""
+    (`onceproof.stores.contract.Words.system`), and advice for the producers of the input with ``Input: ...``."""
     sources: tuple[str, ...] = ()
     """Further reading: a KIP, a ticket, a report, a chapter."""
 
     def stops_for(self, stores: Collection[str]) -> tuple[str, ...]:
         """The advice for a pipeline with these output systems, e.g. ``{"Kafka"}``, and with a correct input."""
-        others = tuple(f"{name}:" for name in (*STORES, INPUT) if name not in stores)
+        others = tuple(f"{name}:" for name in (*systems(), INPUT) if name not in stores)
         return tuple(text for text in self.stops if not text.startswith(others))
 
 

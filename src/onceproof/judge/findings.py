@@ -43,7 +43,7 @@ def worst(outcomes: list[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class Witness:
-    """One effect that shows the anomaly, with what a person needs to look it up."""
+    """One row or record that shows the anomaly, with what a person needs to look it up."""
 
     identity: dict[str, Any]
     """Identity column -> value."""
@@ -64,15 +64,15 @@ class Finding:
     output: str
     """The output, or the input topic if that is at fault."""
     total: int
-    """The number of offending effects, not only of the witnesses."""
+    """The number of offending rows or records, not only of the witnesses."""
     summary: str
     witnesses: tuple[Witness, ...] = ()
     source: str | None = None
     """The kind of cause, if the anomaly makes one finding per kind of cause: a claim may allow one kind and not another."""
     attribution: dict[str, int] = field(default_factory=dict)
-    """Origin -> number of effects, e.g. ``{"from the replay of batch 2 (query flights)": 6000}``."""
+    """Origin -> number of rows or records, e.g. ``{"from the replay of batch 2 (query flights)": 6000}``."""
     batches: dict[str, int] = field(default_factory=dict)
-    """``query/batch`` -> number of effects whose batch is known, e.g. ``{"flights/2": 666}``; for the verdicts per batch."""
+    """``query/batch`` -> number of rows or records whose batch is known, e.g. ``{"flights/2": 666}``; for the verdicts per batch."""
     transient: bool = False
     """It was visible during the run and is gone at the quiet point."""
     allowed: str | None = None
@@ -125,10 +125,10 @@ class BatchReport:
     faults: tuple[str, ...]
     """The faults that were active during the batch."""
     verdict: Outcome
-    """``violated``: one of its effects violates the claim. ``held``: it was committed, and every violation is known to be in
+    """``violated``: one of its rows or records violates the claim. ``held``: it was committed, and every violation is known to be in
     other batches. ``inconclusive`` otherwise."""
     anomalies: dict[str, int] = field(default_factory=dict)
-    """Anomaly -> number of effects of this batch that the claim does not allow."""
+    """Anomaly -> number of rows or records of this batch that the claim does not allow."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Verdict:
         return f"{self.outcome.value}, {NO_FAULT}" if faultless else self.outcome.value
 
     def anomalies(self) -> dict[str, int]:
-        """Anomaly -> number of effects that violate the claim."""
+        """Anomaly -> number of rows or records that violate the claim."""
         total: dict[str, int] = {}
         for finding in self.findings:
             if finding.violates:

@@ -317,7 +317,7 @@ def _unjudged(case: Case) -> list[str]:
 
 
 def _emptiness(case: Case) -> list[str]:
-    """Why this run would hold whatever the pipeline did: it has no input, or nothing is expected of it."""
+    """Why any pipeline would be held in this run: it has no input, or nothing is expected of it."""
     # A slice with effects that have no single cause holds no input: it stores what is expected.
     if case.oracle.kind != "slice" and not case.number(_INPUT):
         return ["the input topics hold no committed record"]

@@ -74,7 +74,7 @@ class Command:
     def fetch(self, scenario: Scenario, *, survey: bool = False, profile: StackProfile | None = None) -> Start:
         if profile is None and scenario.stack.provider == "external":
             raise UsageError(
-                "the run used services of somebody else, and run.json does not store how to reach them",
+                "the run used an external stack, and run.json does not store how to reach it",
                 hint="run its scenario again: onceproof run SCENARIO --stack NAME",
             )
         fetched = components.ensure()

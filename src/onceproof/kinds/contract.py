@@ -33,7 +33,7 @@ class WarmsUp(Protocol):
     """Services that create something when an execution first needs it, which takes time."""
 
     def warm_up(self) -> None:
-        """Create it before the first of many executions, which would otherwise take longer than the others."""
+        """Create these things before the first of many executions, which would otherwise take longer than the others."""
 
 
 class Start(Protocol):
@@ -45,19 +45,19 @@ class PreparedPipeline(Protocol):
     """The pipeline of one execution. Its methods are called in this order."""
 
     def start(self) -> AbstractContextManager[object]:
-        """Start it, with its instruments in place before its first instruction.
+        """Start the pipeline, with its instruments in place before its first instruction.
 
         At the end of the block nothing of it runs. If the run failed, its faults are healed as far as that is quick.
         """
 
     def drive(self) -> None:
-        """Feed it under faults until its input is drained, or until waiting is pointless. Judges nothing."""
+        """Feed the pipeline under faults until its input is drained, or until waiting is pointless. Judges nothing."""
 
     def heal(self) -> None:
         """Undo every fault that is still in force."""
 
     def collect(self) -> None:
-        """Once it has stopped, write what was observed: the tables of the history, and the facts of ``run.json``."""
+        """Write what was observed, once the pipeline has stopped: the tables of the history, and the facts of ``run.json``."""
 
 
 class PipelineKind(Protocol):
@@ -66,7 +66,7 @@ class PipelineKind(Protocol):
     micro_batches: ClassVar[bool]
     """Whether it runs Spark's micro-batches: fed in chunks, with a checkpoint, and points where `qualify` can place faults."""
     has_picture: ClassVar[bool]
-    """Whether its timeline says which consumer had which message when, so that a picture can be drawn."""
+    """Whether its timeline records which consumer held which message when, so that a picture can be drawn."""
     runs_oracle_code: ClassVar[bool]
     """Whether oracles that run code can be used with it."""
     repeats_exactly: ClassVar[bool]
@@ -89,7 +89,7 @@ class PipelineKind(Protocol):
     def fetch(self, scenario: Scenario, *, survey: bool, profile: StackProfile | None = None) -> Start:
         """Fetch what the services need on this machine, and return how to start them. Raises `EnvironmentProblem`.
 
-        With ``profile`` the services are somebody else's, and only the proxies in front of them are started.
+        With ``profile`` the services are those of an external stack, and only the proxies in front of them are started.
         """
 
     def prepare(self, execution: Execution, services: Any, owner: Owner, writer: HistoryWriter) -> PreparedPipeline:
@@ -113,6 +113,11 @@ def stack_services(spec: StackSpec) -> tuple[str, ...]:
 
 def _standalone(spark: SparkStack) -> str:
     return f"Spark standalone: a master and {spark.workers} worker(s) with {spark.cores} core(s) each"
+
+
+def has_picture(kind: str) -> bool:
+    """Whether runs of the kind have a picture; False also for a kind that a stored run names and this version does not know."""
+    return kind in pipelines.names() and pipelines.get(kind).has_picture
 
 
 def kind_of(scenario: Scenario) -> PipelineKind:

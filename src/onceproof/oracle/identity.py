@@ -40,7 +40,7 @@ class IdentitySpec(OracleSpec):
         description="output -> its identity columns, each as an SQL expression over the input topic's fields"
     )
     where: dict[str, str] = Field(
-        default_factory=dict, description="output -> SQL condition; records that fail it have no effect there"
+        default_factory=dict, description="output -> SQL condition; records that fail it are not expected there"
     )
     topic: str | None = Field(None, description="the input topic (needed only where there are several)")
 
@@ -48,7 +48,9 @@ class IdentitySpec(OracleSpec):
 @oracles.register("identity")
 class IdentityOracle:
     Spec: ClassVar[type[OracleSpec]] = IdentitySpec
-    about: ClassVar[str] = "each committed input record that passes a filter has exactly one effect of its identity"
+    about: ClassVar[str] = (
+        "each committed input record that passes a filter gives exactly one row or record, of its identity"
+    )
 
     def __init__(self, spec: Any) -> None:
         self._spec: IdentitySpec = spec

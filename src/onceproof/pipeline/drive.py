@@ -155,7 +155,7 @@ class FeedLoop:
         }
 
     def _record_failure(self) -> None:
-        """The run ended early: keep the end of the job's log, the cause of its failure, and its open watermarks."""
+        """Record why a run ended early: keep the end of the job's log, the cause of its failure, and its open watermarks."""
         self._note_open_watermarks()
         self._traceback = self._job.log_end()
         postgres = self._stack.postgres

@@ -67,7 +67,7 @@ def attribute(
 
 
 def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[str, dict[str, int]]:
-    """Return what violated runs show and none of their violated cells does: run -> anomaly -> number of effects.
+    """Return what violated runs show and none of their violated cells does: run -> anomaly -> number of rows or records.
 
     A violation is never retried away: if each cell of a run holds when run alone, the shared run is still violated.
     """

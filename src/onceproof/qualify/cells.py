@@ -69,22 +69,22 @@ class Cell:
     query: str | None = None
     words: str = ""
     approximate: bool = False
-    """The fault cannot be placed exactly; known before any run."""
+    """Whether the fault cannot be placed exactly; known before any run."""
     state: State = State.PENDING
     why: str | None = None
     """The reason for ``n/a`` or ``not reached``; for other states a reservation, if there is one."""
     of_tool: bool = False
-    """``n/a`` because of what onceproof can place, not because of what the job is."""
+    """Whether it is ``n/a`` because of what onceproof can place, not because of the job."""
     verdict: Outcome | None = None
     anomalies: Mapping[str, int] = field(default_factory=dict)
-    """Anomaly -> number of effects that the claim does not allow."""
+    """Anomaly -> number of rows or records that the claim does not allow."""
     outputs: tuple[str, ...] = ()
     """The outputs in which the anomalies were found."""
     witnesses: Mapping[str, str] = field(default_factory=dict)
     """Anomaly -> the first row that shows it, in one line."""
     evidence: tuple[str, ...] = ()
     alone: bool = False
-    """It needs a run of its own, or had one: a shared run did not decide its verdict."""
+    """Whether it needs a separate run, or had one, because a shared run did not decide its verdict."""
     empty: tuple[int, ...] = ()
     """Batches at which its fault struck when nothing was in danger. The cell is not tried there again."""
     shared: Shared | None = None
@@ -177,7 +177,7 @@ def priority(cell: Cell) -> int:
 def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
     """Return the kinds of faults that offer cells: those in `_ORDER` first, then the others (zombies)."""
     first = list(dict.fromkeys(kind for kind, _ in _ORDER))
-    offering = [name for name, kind in registry.items() if isinstance(kind, OffersCells)]
+    offering = [name for name in registry.names() if any(isinstance(each, OffersCells) for each in registry.all(name))]
     return [name for name in first if name in offering] + [name for name in offering if name not in first]
 
 
@@ -187,9 +187,9 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
     roomy = scenario.model_copy(update={"input": room, "chaos": []})
     found: list[Cell] = []
     for kind in kinds(registry):
-        offering = registry.get(kind)
-        assert isinstance(offering, OffersCells), "kinds() names no other"
-        found += [_cell(kind, one, roomy, registry) for one in offering.tries(job)]
+        for fault in registry.all(kind):
+            if isinstance(fault, OffersCells):
+                found += [_cell(kind, one, roomy, fault) for one in fault.tries(job)]
     for column in dict.fromkeys(cell.column for cell in found):
         offered = {cell.point for cell in found if cell.column == column}
         elsewhere = f"{column} can be placed only at {', '.join(p for p in Point if p in offered) or 'no point'}"
@@ -201,7 +201,7 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
     return sorted(_with_unique_names(found), key=lambda cell: (not cell.reachable, priority(cell)))
 
 
-def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault]]) -> Cell:
+def _cell(kind: str, one: Try, scenario: Scenario, fault: type[Fault]) -> Cell:
     parts = [kind, str(one.settings.get("target", "")), one.point, one.query or ""]
     name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-")
     cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
@@ -209,7 +209,6 @@ def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault
         return replace(cell, state=State.N_A, why=one.n_a, of_tool=one.of_tool)
     if one.gap is not None:
         return replace(cell, state=State.NOT_REACHED, why=one.gap)
-    fault = registry.get(kind)
     try:
         spec = fault.Spec.model_validate(cell.fault(SOME_BATCH))
     except ValidationError as wrong:  # the kind offers what its own spec refuses: report it

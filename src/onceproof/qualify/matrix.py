@@ -251,7 +251,7 @@ def _count_with_noun(count: int, scenario: Scenario, outputs: Iterable[str] = ()
 
 
 def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
-    """Return what stops the anomaly in outputs such as this job's; nothing if a third party's checker does not explain it."""
+    """Return what stops the anomaly in outputs such as this job's; empty if the checker has no explanation."""
     try:
         explanation = anomaly(name).explanation
     except KeyError:

@@ -47,7 +47,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Heat:
-    """The matrix of one query; None: of the cells that name no query."""
+    """The matrix of one query, or (None) of the cells that name no query."""
 
     query: str | None
     columns: tuple[str, ...]

@@ -46,7 +46,7 @@ from onceproof.stack.fetch import components
 _LEAST_DEADLINE_S = 60.0
 """The least time that a run gets to feed and drain, even if the budget ends sooner: half a run shows nothing."""
 _A_CELL_S = 30.0
-"""Added to the user's own deadline for each cell: three times as long as a restart and two batches took on two loaded cores."""
+"""Seconds added to the user's own deadline for each cell: three times as long as a restart and two batches took on two loaded cores."""
 _CELL_OF_BASE = 0.6
 """The time of a cell as a part of the time of the run without faults, on a busy machine: the first guess on a slow machine."""
 _MARGIN = 1.15
@@ -83,7 +83,7 @@ class Result:
     outcome: Outcome
     budget_s: float
     unclaimed: dict[str, dict[str, int]] = field(default_factory=dict)
-    """What runs show and no cell does: run directory, below that of the qualification -> anomaly -> number of effects."""
+    """What runs show and no cell does: run directory, below that of the qualification -> anomaly -> number of rows or records."""
 
     @property
     def unfinished(self) -> bool:

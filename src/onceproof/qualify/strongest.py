@@ -59,7 +59,7 @@ def strongest(verdicts: Iterable[Verdict], scenario: Scenario, unclear: Sequence
     others: dict[str, str] = {}
     for promise in _OTHERS:
         for value, outputs in _claimed(promise, scenario).items():
-            # What breaks the claim as it is, and no longer does when this promise is removed from it.
+            # The anomalies that break the claim as it is, and no longer do when this promise is removed from it.
             kept = set(_breaking(runs, scenario, {}, outputs))
             breaking = sorted(kept - set(_breaking(runs, scenario, {promise: "none"}, outputs)))
             if breaking:

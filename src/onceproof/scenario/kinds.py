@@ -31,15 +31,15 @@ def spec_of(registry: Registry[Any], field: str, item: Any, info: ValidationInfo
     if not isinstance(item, dict):
         raise _complaint(f"{shown(item)} is not a mapping", f"write '{field}: NAME' and its settings below it")
     model = model_of(registry, field, item)
-    if model is None and item.get(field) is None:
-        raise _complaint(f"key {field!r} is missing", f"known: {', '.join(registry.names())}", at_key=True)
-    if model is None:
-        kind = item[field]
-        unknown = _complaint(f"unknown {registry.noun} {kind!r}", suggest(str(kind), registry.names()))
-        raise ValidationError.from_exception_data(
-            registry.noun, [InitErrorDetails(type=unknown, loc=(field,), input=kind)]
-        )
-    return _validated(model, item, info)
+    if model is not None:
+        return _validated(model, item, info)
+    noun, known = registry.noun, registry.names()
+    if item.get(field) in known:
+        field, noun, known = "target", "target", targets_of(registry, item[field])
+    if item.get(field) is None:
+        raise _complaint(f"key {field!r} is missing", f"known: {', '.join(known)}", at_key=True)
+    unknown = _complaint(f"unknown {noun} {item[field]!r}", suggest(str(item[field]), known))
+    raise ValidationError.from_exception_data(noun, [InitErrorDetails(type=unknown, loc=(field,), input=item[field])])
 
 
 def _validated(model: type[BaseModel], item: dict[str, Any], info: ValidationInfo) -> BaseModel:
@@ -49,13 +49,30 @@ def _validated(model: type[BaseModel], item: dict[str, Any], info: ValidationInf
     )
 
 
-def model_of(registry: Registry[Any], field: str, item: dict[str, Any]) -> type[BaseModel] | None:
-    """The model of the kind that the item names; None if there is no such kind."""
-    kind = item.get(field)
-    if kind not in registry.names():
-        return None
-    model: type[BaseModel] = registry.get(kind).Spec
-    return model
+def model_of(registry: Registry[Any], field: str, item: dict[str, Any]) -> type[Any] | None:
+    """The model of the kind that the item names; None if there is no such kind, or if none of it has the item's target.
+
+    Some kinds of faults have a model per target, or for a target at a point.
+    """
+    at = item.get("at")
+    point = at.get("point") if isinstance(at, dict) else None
+    kind = registry.find(*map(str, (item.get(field), item.get("target"), point)))
+    return None if kind is None else kind.Spec
+
+
+def targets_of(registry: Registry[Any], kind: str) -> list[str]:
+    """The targets of a kind of fault that has an implementation per target."""
+    return sorted({variant[0] for variant in registry.variants(kind)})
+
+
+def ways_to_set(key: str, registry: Registry[Any], item: dict[str, Any]) -> list[str]:
+    """What to set in the item so that its kind of fault has the setting ``key``: another target, perhaps another point."""
+    having: dict[str, tuple[str, ...]] = {}
+    for variant, fault in registry.variants(item["fault"]).items():
+        if key in fault.Spec.model_fields:
+            having.setdefault(variant[0], variant)  # the first one is the most general: perhaps without a point
+    own = (item["target"],)
+    return ["another point" if one == own else f"target: {' and point: '.join(one)}" for one in having.values()]
 
 
 def store_fields() -> list[str]:

@@ -15,11 +15,11 @@ class Claim(Model):
 
     delivery: Literal["effectively-once", "at-least-once", "at-most-once"] = Field(
         "effectively-once",
-        description="whether a fault may repeat effects (at-least-once), lose them (at-most-once), or neither",
+        description="whether a fault may duplicate rows (at-least-once), lose them (at-most-once), or neither",
     )
     order: Literal["per-key", "per-partition", "none"] = Field(
         "none",
-        description="effects appear in the order of their input: within each key, or within each input partition",
+        description="rows or records appear in the order of their input: within each key, or within each input partition",
     )
     atomic: Literal["batch", "transaction", "none"] = Field(
         "none", description="what becomes visible in one step: a whole micro-batch, or a whole input transaction"
@@ -59,12 +59,12 @@ class OutputSpec(FormatFields):
     table: str | None = Field(None, description="the output is this Postgres table")
     kind: Literal["append", "upsert", "changelog"] = Field(
         "append",
-        description="what one effect is; append: each row; upsert: the last state of each identity; "
+        description="what counts; append: each row or record; upsert: the last state of each identity; "
         "changelog: each change of state, in order",
     )
     identity: list[str] = Field(
         min_length=1,
-        description="columns that together name one effect (not needed with expected: empty, or dead_letter_of and source)",
+        description="columns that together identify a row or record (not needed with expected: empty, or dead_letter_of and source)",
     )
     expected: Literal["rows", "empty"] = Field(
         "rows", description="empty: the output must stay empty whatever the input, and the oracle does not describe it"

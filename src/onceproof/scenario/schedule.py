@@ -34,7 +34,7 @@ class Schedule(Protocol):
         """The schedule without its faults."""
 
     def smaller(self) -> Iterator[Removal[Self]]:
-        """Each single thing that can be removed."""
+        """Each removal of a single thing."""
 
     def sizes(self) -> Mapping[str, int]:
         """How many it has of each thing, by the thing's name."""

@@ -6,6 +6,8 @@ import enum
 import json
 import types
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -68,8 +70,13 @@ def _complaint(model: type[BaseModel], data: Any, detail: ErrorDetails, above: L
     if kind == COMPLAINT:
         return Complaint(loc, **detail["ctx"])
     if kind == "extra_forbidden":
-        known = _keys(_annotation_at(model, data, below[:-1]))
-        return Complaint(loc, f"unknown key {below[-1]!r}", suggest(str(below[-1]), known), at_key=True)
+        key, owner = str(below[-1]), _annotation_at(model, data, below[:-1])
+        if isinstance(owner, type) and issubclass(owner, AnyFaultSpec):
+            item = reduce(getitem, below[:-1], data)
+            if ways := kinds.ways_to_set(key, kinds.faults.of(owner.pipeline), item):
+                message = f"{key} does not apply to this {item['fault']} of {item['target']}"
+                return Complaint(loc, message, f"remove {key}, or set {', or '.join(ways)}", at_key=True)
+        return Complaint(loc, f"unknown key {key!r}", suggest(key, _keys(owner)), at_key=True)
     if kind == "missing":
         owner = _annotation_at(model, data, below[:-1])
         return Complaint(loc[:-1], f"key {below[-1]!r} is missing", _description(owner, str(below[-1])), at_key=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-#: Top-level keys, the most telling first: the verdict is about the claim.
+#: Top-level keys, the most informative first: the verdict is about the claim.
 _KEYS = ("claim", "expect", "chaos")
 
 

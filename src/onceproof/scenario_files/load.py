@@ -90,7 +90,7 @@ class LoadedScenario:
     source: Merged = field(repr=False, compare=False)
     """The place of each value, in the file or in one of its bases."""
     profile: StackProfile | None = field(default=None, repr=False, compare=False)
-    """Somebody else's services, if it runs on them. Holds secrets: never stored."""
+    """The external stack that it runs on, if any. Holds secrets: never stored."""
 
 
 def load_file(path: str | Path, profile: StackProfile | None = None, *, runs: bool = True) -> LoadedScenario:
@@ -109,7 +109,7 @@ def load_file(path: str | Path, profile: StackProfile | None = None, *, runs: bo
 
 
 def load(path: str | Path) -> Scenario:
-    """The scenario alone of `load_file`."""
+    """The scenario of `load_file`, without its file."""
     return load_file(path).scenario
 
 

@@ -74,7 +74,7 @@ class Plan:
     consumers: dict[str, Any] | None = None
     """The ``consumers`` of the pipeline; None for a Spark job."""
     external: tuple[str, ...] = ()
-    """Every object of somebody else's services that a run would create, read or delete, as sentences."""
+    """Every object of an external stack that a run would create, read or delete, as sentences."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -107,7 +107,7 @@ def plan(scenario: Scenario, profile: StackProfile | None = None) -> Plan:
 
 
 def _services(scenario: Scenario, profile: StackProfile) -> tuple[str, ...]:
-    """The services that a run on somebody else's stack uses, and those that it starts itself."""
+    """The services that a run on an external stack uses, and those that it starts itself."""
     postgres = profile.postgres
     of_profile = [f"Kafka {profile.kafka.bootstrap} ({profile.kafka.security})"]
     if scenario.stack.postgres is not None and postgres is not None:

@@ -78,7 +78,7 @@ class Kafka(Protocol):
         """librdkafka settings of a client of the harness, on those listeners: addresses, time-outs and credentials."""
 
     def is_own(self, topic: str) -> bool:
-        """Whether a topic is the run's: neither the brokers' own nor somebody else's."""
+        """Whether a topic is the run's: neither the brokers' own nor another user's."""
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
 
@@ -106,7 +106,7 @@ class Kafka(Protocol):
         """The proxy on the broker's own link to the controller (three brokers only)."""
 
     def kill_broker(self, broker: int) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Kill the broker (SIGKILL), and wait until its process is gone."""
 
     def restart_broker(self, broker: int) -> None:
         """Start it again on its old directory, and wait until it answers and is back in every ISR."""
@@ -120,13 +120,13 @@ class Kafka(Protocol):
     def pid(self, broker: int) -> int: ...
 
     def pause_broker(self, broker: int) -> None:
-        """SIGSTOP."""
+        """Stop the broker's process (SIGSTOP)."""
 
     def is_paused(self, broker: int) -> bool:
         """Whether it is stopped and can be resumed."""
 
     def resume_broker(self, broker: int) -> None:
-        """SIGCONT, and wait until it is back in every ISR. Idempotent."""
+        """Resume the broker (SIGCONT), and wait until it is back in every ISR. Idempotent."""
 
     def quorum_epoch(self) -> int:
         """Epoch in which the controller leads the metadata quorum, read from the controller's files."""

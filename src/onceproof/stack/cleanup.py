@@ -30,10 +30,11 @@ def clean_up(dry_run: bool = False) -> list[str]:
         elif not entry.harness_is_alive():
             done += _end_processes(entry, dry_run)
             removed, not_removed = _remove_folders(entry, dry_run)
-            try:
-                removed += project.clean_up(entry.run_id, dry_run=dry_run)
-            except OnceproofError as refused:
-                not_removed.append(f"could not remove the containers of run {entry.run_id}: {refused.message}")
+            if entry.daemon:
+                try:
+                    removed += project.clean_up(entry.run_id, entry.daemon, dry_run=dry_run)
+                except OnceproofError as refused:
+                    not_removed.append(f"could not remove the containers of run {entry.run_id}: {refused}")
             done += removed
             failed += not_removed
             if not dry_run and not not_removed:

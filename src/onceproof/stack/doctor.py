@@ -115,7 +115,7 @@ def _postgres() -> Check:
 
 
 def _containers() -> Check:
-    """Only ``--stack compose`` and ``onceproof up`` need them, so nothing here makes the machine unfit."""
+    """Check for containers. Only ``--stack compose`` and ``onceproof up`` need them, so nothing here makes the machine unfit."""
     from onceproof.stack.compose import daemon, images  # imports docker, which few need
 
     name = "containers (optional)"

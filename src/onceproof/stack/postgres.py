@@ -345,7 +345,7 @@ def _options(port: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """None of the harness's variables: the user's PGPORT or LC_ALL must not change the server."""
+    """An environment without the harness's variables: the user's PGPORT or LC_ALL must not change the server."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
 
 

@@ -40,7 +40,7 @@ class Words:
     written: str = ""
     """The same in a sentence: ``written by transaction``. With an ``s`` before several numbers."""
     system: str = ""
-    """The system's name in explanations that hold for one system only (`onceproof.judge.checker.STORES`): ``Kafka``."""
+    """The system's name in explanations that hold for one system only (`onceproof.judge.checker.Explanation`): ``Kafka``."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Store(Protocol):
         """The model of an output in this store, as a scenario describes it."""
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
-        """Problems of an output whose single values are valid; places are relative to the output."""
+        """Problems between the fields of an output, each of which is valid by itself. Places are relative to the output."""
 
     def address(self, spec: OutputSpec, stack: Stack) -> str:
         """The value of the template ``{output.NAME}``."""
@@ -116,6 +116,11 @@ def store_of(spec: OutputSpec) -> Store:
     store: Store
     (store,) = kinds.stores_of(spec)
     return store
+
+
+def systems() -> frozenset[str]:
+    """The names with which advice for one output system begins: ``Kafka``, ``Postgres``."""
+    return frozenset(store.words.system for _, store in stores.items()) - {""}
 
 
 def jars(scenario: Scenario) -> tuple[Path, ...]:

@@ -82,7 +82,7 @@ def test_runs_that_disagree_are_inconclusive_and_propose_what_to_ignore(
     assert verdict.outcome == "inconclusive"
     (reason,) = [reason for reason in verdict.reasons if "disagree" in reason]
     assert reason.startswith("oracle: reference: the fault-free runs in 2 and 3 chunks disagree")
-    assert """output rows: column n differs in 3 effects, e.g. {"k":"a"}: '0' and '10'""" in reason
+    assert """output rows: column n differs in 3 rows, e.g. {"k":"a"}: '0' and '10'""" in reason
     assert "outputs: rows: ignore: [n]" in reason
 
 

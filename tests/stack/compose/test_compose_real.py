@@ -18,7 +18,7 @@ from onceproof.judge.findings import Verdict
 from onceproof.run import run
 from onceproof.scenario_files.load import find, load_file
 from onceproof.stack.compose import images, project
-from onceproof.stack.compose.daemon import client, compose_command
+from onceproof.stack.compose.daemon import address, client, compose_command
 from onceproof.stack.compose.project import Project
 from onceproof.stack.compose.stack import ComposeProfile
 from onceproof.stack.fetch import components
@@ -83,10 +83,14 @@ def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tm
     try:
         dead.up(1, run_id="dead", ports=dict(zip(project.PORTS, ports.ports, strict=True)))
         living.up(1)
-        assert project.clean_up("other", dry_run=False) == []
-        assert project.clean_up("dead", dry_run=True) == ["would remove the containers of project onceproof-test-dead"]
+        assert project.clean_up("other", address(), dry_run=False) == []
+        assert project.clean_up("dead", address(), dry_run=True) == [
+            "would remove the containers of project onceproof-test-dead"
+        ]
         assert len(dead.containers()) == 2
-        assert project.clean_up("dead", dry_run=False) == ["removed the containers of project onceproof-test-dead"]
+        assert project.clean_up("dead", address(), dry_run=False) == [
+            "removed the containers of project onceproof-test-dead"
+        ]
         assert dead.containers() == [] and len(living.containers()) == 2
     finally:
         dead.down()

@@ -38,7 +38,7 @@ class AmqpBroker:
         return cls(EmbeddedAmqp.start(owner, log, components))
 
     def with_routes(self, owner: Owner, emit: Emit) -> Self:
-        """The same broker, with a route of its own for each consumer."""
+        """The same broker, with one route per consumer."""
         return type(self)(self._broker, AmqpRoutes(owner, self._broker.port, emit))
 
     def versions(self) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ class AmqpQueues:
         raise NotImplementedError("validated: a queue refuses nothing")
 
     def committed(self, group: str) -> None:
-        """Unknown: a queue counts its messages, not those that were done. A passive declare counts unacknowledged ones too."""
+        """None: a queue counts its messages, not those that were done. A passive declare counts unacknowledged ones too."""
         return
 
     def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:

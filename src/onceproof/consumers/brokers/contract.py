@@ -26,7 +26,7 @@ class Queues(Protocol):
         """The variables that lead a consumer to the queues. ``mark`` identifies one start of the consumer."""
 
     def publish(self, message: Message, record: Record) -> None:
-        """Publish it, and return when the broker has confirmed it."""
+        """Publish a message, and return when the broker has confirmed it."""
 
     def is_connected(self, consumer: str, mark: str, check: Callable[[], None]) -> bool:
         """Whether the broker knows this start of the consumer.
@@ -44,7 +44,7 @@ class Queues(Protocol):
         """Partition -> how many messages the broker counts as done without a gap. None: the broker does not report it."""
 
     def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
-        """Write the tables ``input`` and ``output``: what was really sent, and what really came out.
+        """Write the tables ``input`` and ``output``: the messages that were really sent, and those that really came out.
 
         Returns what a judge must know about outputs that are tables: their columns.
         """

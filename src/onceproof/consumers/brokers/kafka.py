@@ -281,7 +281,7 @@ class GroupQueues(KafkaQueues):
         return {str(name): {queues.get(place, place) for place in its} for name, its in zip(named, places, strict=True)}
 
     def await_gone(self, consumer: str, mark: str) -> None:
-        """Nothing to wait for: a group continues after the committed offset, and a dead member commits no more."""
+        """Does nothing: a group continues after the committed offset, and a dead member commits no more."""
 
     def committed(self, group: str) -> Mapping[int, int]:
         if self._tables is not None and self._layout.keeps_positions:
@@ -313,5 +313,5 @@ class GroupQueues(KafkaQueues):
             )
 
     def _member(self, consumer: str) -> str:
-        """Its name in the group. The range assignor assigns partitions in the order of these names."""
+        """The consumer's name in the group. The range assignor assigns partitions in the order of these names."""
         return _MEMBER.format(index=list(self._layout.group_of).index(consumer), consumer=consumer)

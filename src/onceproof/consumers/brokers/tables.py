@@ -1,4 +1,4 @@
-"""Postgres behind consumers: the tables of one execution's outputs, and the positions of consumers that keep them there.
+"""Postgres as the store of consumers: the tables of one execution's outputs, and the positions of consumers that keep them there.
 
 Each execution has a schema of its own, so that a replay finds its tables empty; the stack's replication slot sees the commits
 of all.

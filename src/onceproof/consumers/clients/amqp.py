@@ -64,7 +64,7 @@ class Channels:
             raise Returned(closed.reply_text) from closed
 
     def publish(self, queue: str, body: bytes, properties: Any) -> None:
-        """Into ``queue``, as part of the transaction on ``writes``."""
+        """Publish into ``queue``, as part of the transaction on ``writes``."""
         self.writes.basic_publish("", queue, body, properties, mandatory=True)
 
     def commit(self) -> None:
@@ -105,7 +105,7 @@ class AmqpSource:
             self._await_answer()
 
     def idle(self) -> None:
-        """Nothing to do: heartbeats are off."""
+        """Does nothing: heartbeats are off."""
 
     def _await_answer(self) -> None:
         """basic.ack and basic.nack have no answer, so a request that has one follows: its answer means that both arrived."""

@@ -120,7 +120,7 @@ class KafkaGroup:
         return False
 
     def _position(self, place: tuple[str, int]) -> int:
-        """Where it continues: after what it took last, or where the group was when this process started."""
+        """The offset at which the member continues: after its last record, or where the group was when this process started."""
         if place not in self._next:
             (found,) = self.consumer.committed([TopicPartition(*place)], timeout=_ANSWER_S)
             if found.error is not None:
@@ -164,7 +164,7 @@ class KafkaGroup:
         self._busy = False
 
     def _forget_partitions(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
-        """A rebalance begins: all partitions are revoked before they are assigned again."""
+        """Forget all partitions when a rebalance begins: they are revoked before they are assigned again."""
         self._revocations += 1
         self._next.clear()
         self._fetched.clear()

@@ -1,7 +1,7 @@
 """A consumer whose effect and offset are one Kafka transaction (KIP-98, KIP-447): both are committed, or neither is.
 
-The offset goes into the transaction with `send_offsets_to_transaction`. So the group's committed offset is never ahead of the
-effects that a read_committed reader sees, and never behind them.
+The offset goes into the transaction with `send_offsets_to_transaction`. So the group's committed offset is neither ahead of
+the records that a read_committed reader sees, nor does it lag behind them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TransactionalGroup(KafkaGroup):
 
     def take(self) -> Taken | None:
         taken = super().take()
-        # The membership under which it took the message (KIP-447): by its acknowledgement it may be no member, or another one.
+        # The membership at the take (KIP-447): when it acknowledges, the client may no longer be a member, or may be another one.
         self._member = self.consumer.consumer_group_metadata()
         return taken
 

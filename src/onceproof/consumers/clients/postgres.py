@@ -79,7 +79,7 @@ class RowEffectOnce:
         found = self._source.locked((topic, partition))
         if found != offset:
             raise RuntimeError(
-                f"{topic}/{partition}: the stored position is {found} and this message's offset {offset}: another consumer was here"
+                f"{topic}/{partition}: the stored position is {found} and this message's offset {offset}: another consumer wrote it"
             )
         self._rows.write(taken)
 

@@ -61,7 +61,7 @@ class ShareGroup:
         self._settle()
 
     def idle(self) -> None:
-        """Nothing to do: heartbeats need no call, and a poll would take a record."""
+        """Does nothing: heartbeats need no call, and a poll would take a record."""
 
     def _settle(self) -> None:
         for problem in self._consumer.commit_sync(timeout=_TAKE_S).values():

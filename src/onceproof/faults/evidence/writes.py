@@ -1,4 +1,4 @@
-"""Decides whether a batch wrote: compares the outputs when it is planned with the outputs when it is committed.
+"""Decides whether a batch wrote anything: compares the outputs at its plan with the outputs at its commit.
 
 A batch of a stateful query may read nothing and write much: the windows that the watermark has closed. A fault in a batch
 without input therefore endangers something if the batch changes an output, or was stopped or refused while writing.
@@ -64,7 +64,7 @@ class WriteWatch:
         return [(batch, point) for batch in sorted(self.numbers) for point in _ENDS]
 
     def reached(self, context: FaultContext, query: str, batch: int, point: Point) -> None:
-        """Read the outputs if a watched batch was planned or committed; of its plans only the first counts, not a replay's."""
+        """Read the outputs at the first plan and at the commit of a watched batch. The plan of a replay does not count."""
         key = (query, batch)
         if batch not in self.numbers or point not in _ENDS:
             return

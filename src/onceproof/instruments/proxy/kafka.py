@@ -215,7 +215,7 @@ _PRODUCE = 0
 _METADATA = 3
 
 
-def tells(api: str, fact: str) -> bool:
+def reports(api: str, fact: str) -> bool:
     """Whether requests of an API have the field of a condition: ``topics``, ``transactional_id`` or ``committed``."""
     names = _TOPIC_LISTS if fact == "topics" else _FACTS[fact]
     return bool(request_fields(api) & set(names))

@@ -161,7 +161,7 @@ class Link:
         self._reject("refused")
 
     def _not_entered(self, why: Exception) -> None:
-        """The client did not get through the doorway."""
+        """End the connection of a client that failed before its first frame, in TLS or by a setting."""
         if isinstance(why, Refused):
             self._refuse(why)
             return
@@ -184,7 +184,7 @@ class Link:
         self._server_lost()
 
     def _reject(self, how: Literal["refused", "broken"]) -> None:
-        """Reset the connection: of all that a proxy can do, this is closest to a refusal by the service itself."""
+        """Reset the connection: the closest that a proxy can come to a refusal by the service itself."""
         self.proxy.board.note(Reply(now(), self.proxy.name, "connection", how, f"from {self._peer}"))
         self.end("reset")
 

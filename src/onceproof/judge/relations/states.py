@@ -58,7 +58,7 @@ def _left_out(case: Case, output: str) -> Iterator[int]:
 
 
 def _as_subsequence(effects: Sequence[int], states: Sequence[int]) -> set[int] | None:
-    """Indices of the states that the effects match, from the last one backwards; None if they are no such subsequence."""
+    """Indices of the states that the effects match, from the last one backwards; None if they are not such a subsequence."""
     kept: set[int] = set()
     before = len(states)
     for effect in reversed(effects):

@@ -171,6 +171,10 @@ class World:
     def of_batch(self, number: int) -> list[Record]:
         return sorted((r for r in self.records if r.batch == number), key=lambda r: (r.partition, r.offset))
 
+    def is_committed(self, number: int) -> bool:
+        """Whether the batch exists and was committed; other damage may have ended the job before it."""
+        return number < len(self.batches) and self.batches[number].committed_by is not None
+
     def state_at(self, record: Record, *, dirty: bool = False) -> Write:
         """The state of a key after ``record``. With ``dirty``, uncommitted records count too."""
         counted = [

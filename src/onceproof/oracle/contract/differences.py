@@ -46,9 +46,9 @@ class Differences:
         return bool(self.columns or self.unmatched)
 
     def sentences(self) -> list[str]:
-        lines = [f"column {c.column} differs in {times(c.effects, 'effect')}, e.g. {c.example}" for c in self.columns]
+        lines = [f"column {c.column} differs in {times(c.effects, 'row')}, e.g. {c.example}" for c in self.columns]
         if self.unmatched:
-            lines.append(f"{times(self.unmatched, 'effect')} not in every run, e.g. {self.unmatched_example}")
+            lines.append(f"not in every run: {times(self.unmatched, 'row')}, e.g. {self.unmatched_example}")
         return lines
 
 

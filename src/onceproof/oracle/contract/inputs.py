@@ -46,13 +46,13 @@ class View:
     """Which records of the input are shown. By default all committed records except late ones."""
 
     uncommitted: bool = False
-    """Also those of transactions that were aborted or are open."""
+    """Also records of transactions that were aborted or are open."""
     late: bool = False
-    """Also those that may count although they came late (`onceproof.oracle.contract.windows`)."""
+    """Also records that may count although they came late (`onceproof.oracle.contract.windows`)."""
     only: tuple[Range, ...] | None = None
-    """Only those in one of these ranges."""
+    """Only records in one of these ranges."""
     without: tuple[Range, ...] = ()
-    """None of those in one of these ranges."""
+    """No records in one of these ranges."""
 
     def condition(self) -> str:
         """Return SQL over ``history.input``. It does not cover late records: the topics' views leave them out."""

@@ -1,4 +1,4 @@
-"""Checks a scenario against a stack that somebody else operates (``--stack NAME``)."""
+"""Checks a scenario against an external stack (``--stack NAME``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def of_file(stack: object) -> Iterator[Complaint]:
     if not isinstance(stack, dict):
         return
     if stack.get("provider") == "external":
-        message = "stack.provider: a scenario does not name somebody else's services, so that it runs everywhere"
+        message = "stack.provider: a scenario does not name an external stack, so that it runs everywhere"
         yield Complaint(
             ("stack", "provider"), message, "remove it, describe them in onceproof.toml, and use --stack NAME"
         )
@@ -27,7 +27,7 @@ def of_file(stack: object) -> Iterator[Complaint]:
 def complaints(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]:
     """Why the scenario cannot use that stack at all."""
     if not kind_of(scenario).micro_batches:
-        message = f"consumers need services of their own, and --stack {profile.name} names somebody else's"
+        message = f"consumers need services of their own, and --stack {profile.name} names an external stack"
         yield Complaint(("pipeline", "consumers"), message, "run it without --stack", at_key=True)
         return
     if scenario.stack.postgres is not None and profile.postgres is None:

@@ -13,6 +13,7 @@ from onceproof.data import open_dataset
 from onceproof.formats.codec import Encoder, Settings, parsed
 from onceproof.formats.feed import access_of
 from onceproof.formats.registry import Access, from_file, schema_path
+from onceproof.kinds.contract import kind_of
 from onceproof.scenario.formats import FORMATS, FormatFields
 from onceproof.scenario.model import InputSpec, Scenario
 from onceproof.scenario.problem import Complaint, Loc
@@ -118,7 +119,7 @@ class _Check:
                 message = "schemas are those with which the feed writes, and it writes values as they are"
                 yield Complaint((*loc, "schemas"), message, "add `encode: avro` (or another format), or remove schemas")
             return
-        if self._scenario.pipeline.kind != "command":
+        if not kind_of(self._scenario).micro_batches:
             yield Complaint((*loc, "encode"), "encode is for the input of a Spark job", "remove encode")
             return
         if spec.decode in (*FORMATS, "json", "string") and spec.decode != spec.encode:

@@ -235,16 +235,16 @@ def _outputs(draft: Draft) -> str:
         lines.append(
             f"  # {DECIDE}: where does the job write? The command does not show it. Use topic: NAME or table: NAME."
         )
-    lines.append(f"  # {DECIDE}: append (each row is an effect), upsert (the last state of an identity) or changelog?")
+    lines.append(f"  # {DECIDE}: append (each row counts), upsert (the last state of an identity) or changelog?")
     if draft.identity:
         names = _one_line(", ".join(draft.identity))
         why = "no two records of the sample share it" if draft.sample else "the generated records have it"
         lines.append(
-            f"  # {DECIDE}: which columns name one effect? The proposal is {names}: {why}. Does the output have it?"
+            f"  # {DECIDE}: which columns identify one row? The proposal is {names}: {why}. Does the output have it?"
         )
     else:
         lines += [
-            f"  # {DECIDE}: which columns name one effect? No three fields of the sample identify a record. The proposal is the",
+            f"  # {DECIDE}: which columns identify one row? No three fields of the sample identify a record. The proposal is the",
             "  #   record's position, if the job writes it.",
         ]
     identity = ", ".join(scalar(name) for name in draft.identity or ("src_partition", "src_offset"))
@@ -255,9 +255,7 @@ def _outputs(draft: Draft) -> str:
 
 
 def _oracle(draft: Draft) -> str:
-    lines = [
-        "# Expects exactly one effect of each input record, named by its identity. Other columns are not compared."
-    ]
+    lines = ["# Expects exactly one row for each input record, with its identity. Other columns are not compared."]
     lines += ["oracle:", "  kind: identity"]
     if len(draft.inputs) > 1:
         lines.append(f"  # {DECIDE}: the records of which topic cause the rows of the outputs?")

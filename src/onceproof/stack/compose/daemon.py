@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from functools import cache
@@ -15,8 +16,13 @@ from onceproof.base.errors import EnvironmentProblem
 _TIMEOUT_S = 60
 
 
+def address() -> str:
+    """The daemon that `client` asks: what ``DOCKER_HOST`` names, or the local one."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
 def client() -> docker.DockerClient:
-    """A client of the daemon that ``DOCKER_HOST`` names, or of the local one. Raises `EnvironmentProblem`."""
+    """A client of the daemon at `address`. Raises `EnvironmentProblem`."""
     try:
         made = docker.from_env(timeout=_TIMEOUT_S)
         made.ping()

@@ -24,7 +24,7 @@ from docker.models.containers import Container
 from onceproof.base.errors import EnvironmentProblem, OnceproofError, ServiceFailed
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
-from onceproof.stack.compose.daemon import client, compose_command
+from onceproof.stack.compose.daemon import address, client, compose_command
 from onceproof.stack.compose.images import local_images
 
 BY_HAND = "onceproof"
@@ -204,12 +204,14 @@ def compose_file() -> Path:
     return Path(str(files("onceproof") / "compose" / "compose.yaml"))
 
 
-def clean_up(run_id: str, *, dry_run: bool) -> list[str]:
-    """Remove the project of a killed run. Returns sentences. Raises `EnvironmentProblem` if there is one that stays."""
-    try:
-        left = client().containers.list(all=True, filters={"label": f"{_RUN}={run_id}"})
-    except EnvironmentProblem:
-        return []  # no daemon: no containers
+def clean_up(run_id: str, daemon: str, *, dry_run: bool) -> list[str]:
+    """Remove the project of a killed run from the ``daemon`` at this address. Returns sentences.
+
+    Raises `EnvironmentProblem` if the daemon does not answer: its containers may still exist, and so the journal must too.
+    """
+    if daemon != address():
+        raise EnvironmentProblem(f"they belong to the daemon {daemon}", hint=f"export DOCKER_HOST={daemon}")
+    left = client().containers.list(all=True, filters={"label": f"{_RUN}={run_id}"})
     projects = sorted({one.labels.get(_PROJECT, "") for one in left})
     for name in projects:
         if not dry_run:

@@ -16,6 +16,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.model import Scenario
 from onceproof.stack.compose import project
+from onceproof.stack.compose.daemon import address
 from onceproof.stack.compose.project import PORTS, Project
 from onceproof.stack.external.kafka import ExternalKafka
 from onceproof.stack.external.postgres import ExternalPostgres
@@ -177,6 +178,7 @@ class ComposeStack(ExternalStack):
         found = by_hand
         if not by_hand.containers() or by_hand.brokers() != brokers:
             found = Project(f"onceproof-{owner.run_id}")
+            owner.uses_daemon(address())
             owner.push(found.down)
             timeline.emit("stack.starting", service="containers")
             began = time.monotonic()

@@ -1,1 +1,1 @@
-"""The external provider: Kafka and Postgres that somebody else operates, described in `onceproof.toml`."""
+"""The external provider: Kafka and Postgres that you operate elsewhere, described in `onceproof.toml`."""

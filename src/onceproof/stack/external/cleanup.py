@@ -1,4 +1,4 @@
-"""Removes what runs created on somebody else's services: at the end of a run, or with ``onceproof cleanup --stack NAME``."""
+"""Removes what runs created on an external stack: at the end of a run, or with ``onceproof cleanup --stack NAME``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of what a run creates on somebody else's services: an object is listed before it is created.
+"""The journal of what a run creates on an external stack: an object is listed before it is created.
 
 One file per run in the folder ``external`` of the state folder, removed once everything in it is removed. After a run that was
 killed, ``onceproof cleanup --stack NAME`` reads it.
@@ -89,7 +89,7 @@ class ObjectJournal:
             self._write(replace(self.entry, objects=(*self.entry.objects, made)))
 
     def forget(self, made: Created) -> None:
-        """The object was removed, or it turned out to be somebody else's."""
+        """The object was removed, or it turned out to belong to another user."""
         with self._lock:
             self._write(replace(self.entry, objects=tuple(each for each in self.entry.objects if each != made)))
 

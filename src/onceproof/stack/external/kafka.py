@@ -1,4 +1,4 @@
-"""Somebody else's Kafka: whether it can be reached, what this user may do there, and the topics that a run creates."""
+"""The Kafka of an external stack: whether it can be reached, what this user may do there, and the topics that a run creates."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class ExternalKafka(Topics):
             refused = problem.__cause__
             if not isinstance(refused, KafkaException):
                 raise
-            self._journal.forget(made)  # Kafka did not create it, or it is somebody else's
+            self._journal.forget(made)  # Kafka did not create it, or it belongs to another user
             raise _refused(self._profile, name, refused.args[0]) from None
         self._check_rights(name)
 
@@ -263,7 +263,7 @@ class ExternalKafka(Topics):
         raise _not_ours("asked for the epoch of its quorum")
 
     def check_health(self) -> None:
-        """Does nothing: a service of somebody else is asked, not watched."""
+        """Does nothing: an external service is asked, not watched."""
 
 
 def _not_ours(what: str) -> EnvironmentProblem:

@@ -1,4 +1,4 @@
-"""The names that a run gives to what it creates on somebody else's services.
+"""The names that a run gives to what it creates on an external stack.
 
 Every name starts with ``onceproof-``, eight hexadecimal digits that identify this installation, and the run:
 ``onceproof-1a2b3c4d-my-job-20260101T120000-beef.orders``.

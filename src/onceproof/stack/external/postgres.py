@@ -1,4 +1,4 @@
-"""Somebody else's Postgres: the rights that a run needs, and the objects that it creates there.
+"""The Postgres of an external stack: the rights that a run needs, and the objects that it creates there.
 
 A run has one schema, one publication and one logical replication slot, all of one name. The job's tables are in the schema,
 because the search path of its connections is that schema alone.

@@ -1,4 +1,4 @@
-"""The profile of a stack that somebody else operates: a table ``[stack.NAME]`` of ``onceproof.toml``.
+"""The profile of an external stack: a table ``[stack.NAME]`` of ``onceproof.toml``.
 
 Values may be ``${NAME}``, the value of an environment variable. A password must be one: the file may be committed.
 """
@@ -147,7 +147,7 @@ class PostgresProfile(Model):
 
 
 class StackProfile(Model):
-    """Somebody else's Kafka and Postgres, on which onceproof may create its own topics and tables and break connections."""
+    """Kafka and Postgres that you operate elsewhere, on which onceproof may create its own topics and tables and break connections."""
 
     controlled: ClassVar[frozenset[str]] = frozenset()
     """What faults may kill and stop there, in the words of `onceproof.faults.contract.NeedsControl`."""

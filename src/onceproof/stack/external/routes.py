@@ -1,4 +1,4 @@
-"""The proxies between the job and somebody else's services: client -> frames -> Toxiproxy -> service.
+"""The proxies between the job and an external stack: client -> frames -> Toxiproxy -> service.
 
 The same order as in the embedded stack (`onceproof.stack.toxiproxy.framed`), so that every fault works in the same way. No
 setting of the services changes: `onceproof.instruments.proxy.cluster` rewrites the addresses in Kafka's answers.

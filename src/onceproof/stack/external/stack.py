@@ -1,4 +1,4 @@
-"""The external provider: somebody else's Kafka and Postgres, with this run's own proxies between them and the job."""
+"""The external provider: Kafka and Postgres that you operate elsewhere, with this run's own proxies between them and the job."""
 
 from __future__ import annotations
 

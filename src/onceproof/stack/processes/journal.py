@@ -37,6 +37,8 @@ class Entry:
     harness_start_ticks: int
     folders: tuple[str, ...] = ()
     sessions: tuple[Session, ...] = ()
+    daemon: str = ""
+    """Address of the container daemon that has containers of the run; empty if it started none."""
 
     def is_of_this_host(self) -> bool:
         """Whether the run was started on this machine. Machines may share a home folder, but not their processes."""
@@ -85,6 +87,10 @@ class Journal:
 
     def add_session(self, session: Session) -> None:
         self._entry = replace(self._entry, sessions=(*self._entry.sessions, session))
+        self._write()
+
+    def set_daemon(self, address: str) -> None:
+        self._entry = replace(self._entry, daemon=address)
         self._write()
 
     def remove(self) -> None:

@@ -272,6 +272,10 @@ class Owner:
             folder.mkdir(mode=0o700)
         return folder
 
+    def uses_daemon(self, address: str) -> None:
+        """Enter the container daemon in the journal, before the run starts its first container there."""
+        self._journal.set_daemon(address)
+
     def services(self) -> list[Service]:
         """Every service that this owner has started, including those that have ended."""
         with self._lock:
