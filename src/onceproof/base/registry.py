@@ -86,7 +86,7 @@ class Registry(Generic[T]):
                 if each[0] == name and _package_of(known) != _package_of(item)
             ]
             if key in self._items or same:
-                known = self._items.get(key, *same)
+                known = self._items[key] if key in self._items else same[0]
                 raise ValueError(f"two {self.noun}s are named {' '.join(key)!r}: {_named(known)} and {_named(item)}")
             self._check(name, item)
             self._items[key] = item
