@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +18,28 @@ from onceproof.reports.report import RunSet, ScenarioResult, reports
 
 # XML 1.0 cannot hold these characters even escaped, but job output does (colour codes, binary keys).
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a test case did not pass."""
+
+    tag: str
+    """``failure`` or ``error``"""
+    kind: str
+    message: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case."""
+
+    name: str
+    seconds: float
+    properties: dict[str, str]
+    problem: Problem | None
+    output: str
 
 
 @reports.register("junit")
@@ -30,45 +53,73 @@ class JunitReport:
     about: ClassVar[str] = "JUnit XML, one test case per scenario"
 
     def render(self, runs: RunSet) -> str:
-        suites = ET.Element("testsuites")
-        suite = ET.SubElement(suites, "testsuite", name="onceproof")
-        for result in runs.results:
-            suite.append(_case(result, runs))
-        kinds = [child.tag for case in suite for child in case]
-        seconds = sum(r.verdict.seconds for r in runs.results if r.verdict is not None)
-        suite.attrib |= {
-            "tests": str(len(runs.results)),
-            "failures": str(kinds.count("failure")),
-            "errors": str(kinds.count("error")),
-            "skipped": "0",
-            "time": f"{seconds:.3f}",
-        }
-        ET.indent(suites)
-        return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suites, encoding='unicode')}\n"
+        return document(_case(result, runs) for result in runs.results)
 
 
-def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
-    seconds = result.verdict.seconds if result.verdict is not None else 0.0
-    case = ET.Element("testcase", classname="onceproof", name=_clean(result.scenario), time=f"{seconds:.3f}")
-    properties = {"verdict": result.outcome.value}
-    if result.run_dir is not None:
-        properties["run"] = str(result.run_dir)
-    if result.verdict is not None:
-        properties["seed"] = str(result.verdict.seed)
-        if result.verdict.word != result.outcome.value:
-            properties["summary"] = result.verdict.word
-    holder = ET.SubElement(case, "properties")
-    for name, value in properties.items():
+def document(cases: Iterable[Case]) -> str:
+    """The XML file with these test cases."""
+    suites = ET.Element("testsuites")
+    suite = ET.SubElement(suites, "testsuite", name="onceproof")
+    seconds = 0.0
+    for case in cases:
+        seconds += case.seconds
+        suite.append(_element(case))
+    kinds = [child.tag for case in suite for child in case]
+    suite.attrib |= {
+        "tests": str(len(suite)),
+        "failures": str(kinds.count("failure")),
+        "errors": str(kinds.count("error")),
+        "skipped": "0",
+        "time": f"{seconds:.3f}",
+    }
+    ET.indent(suites)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suites, encoding='unicode')}\n"
+
+
+def _element(case: Case) -> ET.Element:
+    made = ET.Element("testcase", classname="onceproof", name=_clean(case.name), time=f"{case.seconds:.3f}")
+    holder = ET.SubElement(made, "properties")
+    for name, value in case.properties.items():
         ET.SubElement(holder, "property", name=name, value=_clean(value))
-    if result.error is not None or result.verdict is None:
+    if (problem := case.problem) is not None:
+        wrong = ET.SubElement(made, problem.tag, type=problem.kind, message=_clean(_first_line(problem.message)))
+        wrong.text = _clean(problem.text)
+    ET.SubElement(made, "system-out").text = _clean(case.output)
+    return made
+
+
+def properties(outcome: str, verdict: Verdict | None, run_dir: Path | None) -> dict[str, str]:
+    """What a test case says about its run."""
+    found = {"verdict": outcome}
+    if run_dir is not None:
+        found["run"] = str(run_dir)
+    if verdict is not None:
+        found["seed"] = str(verdict.seed)
+        if verdict.word != outcome:
+            found["summary"] = verdict.word
+    return found
+
+
+def _case(result: ScenarioResult, runs: RunSet) -> Case:
+    verdict, outcome = result.verdict, result.outcome.value
+    problem = None
+    if result.error is not None or verdict is None:
         message = result.error.message if result.error is not None else "no verdict"
-        wrong = ET.SubElement(case, "error", type=result.outcome.value, message=_clean(_first_line(message)))
-        wrong.text = _clean(str(result.error or message))
+        problem = Problem("error", outcome, message, str(result.error or message))
     elif not runs.passed(result):
-        wrong = ET.SubElement(case, "failure", type=result.outcome.value, message=_clean(_message(result, runs)))
-        wrong.text = _clean("\n".join([*result.verdict.reasons, *_arguments(result.verdict, result.run_dir)]))
-    ET.SubElement(case, "system-out").text = _clean(_terminal_text(result))
-    return case
+        problem = Problem("failure", outcome, _message(result, runs), arguments(verdict, result.run_dir))
+    return Case(
+        result.scenario,
+        verdict.seconds if verdict is not None else 0.0,
+        properties(outcome, verdict, result.run_dir),
+        problem,
+        _terminal_text(result),
+    )
+
+
+def arguments(verdict: Verdict, run_dir: Path | None) -> str:
+    """The reasons, and for each violating finding its first witness."""
+    return "\n".join([*verdict.reasons, *_arguments(verdict, run_dir)])
 
 
 def _arguments(verdict: Verdict, run_dir: Path | None) -> Iterator[str]:

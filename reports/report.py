@@ -11,6 +11,9 @@ from onceproof.base.registry import Registry
 from onceproof.judge.findings import Outcome, Verdict, worst
 from onceproof.scenario.model import ExpectedVerdict
 
+#: The page of a run, in its directory.
+PAGE_FILE = "report.html"
+
 
 @dataclass(frozen=True)
 class ScenarioResult:
@@ -76,4 +79,4 @@ class Report(Protocol):
         """The whole report as text. Reads values only, never a live service."""
 
 
-reports: Registry[type[Report]] = Registry("report", "onceproof.reports", "onceproof.reports")
+reports: Registry[type[Report]] = Registry("report", "onceproof.reports", "onceproof.reports", Report)

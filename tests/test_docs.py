@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,19 @@ from typing import Any
 import pytest
 
 from onceproof.base.registry import Registry
+from onceproof.data import datasets
 from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
+from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Outcome
+from onceproof.oracle import oracles
+from onceproof.oracle.contract.decoders import decoders
+from onceproof.reports.report import reports
 from onceproof.scenario.model import At, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 from onceproof.scenario.stack import KafkaStack, StackSpec
 from onceproof.scenario.templates import MEANINGS
 from onceproof.scenario_files.load import load
+from onceproof.stores.contract import stores
 
 from .guides import GUIDES, executed, files_of
 
@@ -162,3 +169,15 @@ def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]
     fault.strike(context, parked)
     assert released == [True]
     assert fault.prove(context, parked).hit
+
+
+def test_the_page_about_extensions_has_each_group_and_the_example_one_item_of_each() -> None:
+    registries: list[Registry[Any]] = [faults, checkers, oracles, datasets, stores, reports, decoders]
+    groups = [registry.group for registry in registries]
+    assert re.findall(r"^\| [\w ]+ \| `(onceproof\.\w+)` \|", page("docs/extend.md"), re.MULTILINE) == groups
+    project = tomllib.loads(page("tests/third_party/depot/pyproject.toml"))["project"]
+    assert list(project["entry-points"]) == groups
+    for entries in project["entry-points"].values():
+        ((name, value),) = entries.items()
+        module = value.partition(":")[0].rpartition(".")[2]
+        assert f"/{module}.py)" in page("docs/extend.md"), name

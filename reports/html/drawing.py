@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 from markupsafe import Markup
 
 from onceproof.base.visible import visible
+from onceproof.reports.html.limits import short
 from onceproof.reports.html.timeline import Bar, Lane, Plot, Tick, Timeline, Window
 
 _LEFT, _WIDTH, _LANE, _TOP, _AXIS = 178, 812, 30, 34, 26
@@ -20,10 +21,11 @@ _NAME = 25
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 #: Below this many pixels a bar has no label.
 _ROOM = 12
+_LONGEST = 300
 
 
 def draw_timeline(timeline: Timeline, rows: frozenset[str]) -> Markup:
-    """The lanes with the windows of the faults. ``rows``: the anchors that exist in the page."""
+    """The lanes with the windows of the faults. ``rows``: the anchors that exist in the page, of events and of faults."""
     return _Lanes(timeline, rows).markup()
 
 
@@ -166,7 +168,7 @@ class _Lanes(_Drawing):
     def _linked(self, anchor: str | None, title: str, *, keyed: bool = False, below: bool = False) -> ET.Element:
         """The parent of a shape: a link to its row if the page has one. Only ``keyed`` links are stops of the Tab key."""
         parent = self.below if below else self.shapes
-        if anchor is None or (anchor not in self._rows and not anchor.startswith("fault-")):
+        if anchor is None or anchor not in self._rows:
             return parent
         link = {"href": f"#{anchor}", "aria-label": _clean(title)}
         return ET.SubElement(parent, "a", link if keyed else {**link, "tabindex": "-1"})
@@ -228,5 +230,5 @@ def _shortened(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """The text without characters that no XML document may contain, and with control characters of a terminal as escapes."""
-    return _NOT_XML.sub("\ufffd", visible(text))
+    """At most `_LONGEST` characters, without those that no XML may contain, and with control characters as escapes."""
+    return _NOT_XML.sub("\ufffd", visible(short(text, _LONGEST)))

@@ -12,8 +12,9 @@ from onceproof.history import run_files
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import run_dir_problem
 from onceproof.reports.html.run_page import of_run
+from onceproof.reports.report import PAGE_FILE
 
-FILE = "report.html"
+FILE = PAGE_FILE
 
 
 def write(run_dir: Path) -> Path:

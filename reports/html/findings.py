@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.shown_rows import InputRecord, ShownRow, ShownRows
 from onceproof.judge.slices.cut import name_of
 from onceproof.judge.witness_files import FOLDER
+from onceproof.reports.html.limits import Limits, Some, short, some
 
-#: Findings, witnesses of one finding, columns of one row, and characters of one text that a page shows.
-MOST_FINDINGS, MOST_WITNESSES, MOST_COLUMNS, MOST_TEXT = 40, 12, 40, 240
-#: Characters of all witnesses after the first ones. Whatever the run, the page stays small.
-_ROOM = 250_000
+#: Of a finding that the claim allows, or that is undecided, fewer witnesses are shown. Lines and characters of one argument.
+_ALLOWED, _LINES, _ARGUMENT = 3, 10, 1_000
+_LABELS, _POSITIONS = 20, 6
 _SAFE_FILE = re.compile(rf"{FOLDER}/[\w][\w.-]*\.jsonl")
 
 
@@ -45,18 +46,11 @@ class WitnessView:
     input: InputRecord | None
     batch: int | None
     positions: tuple[str, ...]
-    columns: tuple[str, ...]
-    more_columns: int
+    columns: Some[str]
     lines: tuple[Line, ...]
+    more_lines: int
     faults: tuple[int, ...]
-    """Numbers of the faults that were placed in its batch, from 1."""
-
-    @property
-    def size(self) -> int:
-        """About how many characters it takes on the page."""
-        cells = sum(len(cell.text) + 40 for line in self.lines for cell in line.cells)
-        quoted = 0 if self.input is None else len(self.input.key or "") + len(self.input.value or "")
-        return 1000 + len(self.name) + sum(map(len, (*self.argument, *self.positions))) + cells + quoted
+    """Numbers of the faults on the page that were placed in its batch, from 1."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +63,23 @@ class FindingView:
     """``violates``, ``undecided`` or ``allowed``"""
     why: str | None
     total: int
-    attribution: tuple[tuple[str, int], ...]
+    attribution: Some[tuple[str, int]]
     witnesses: tuple[WitnessView, ...]
     hidden: int
     """Effects that are not shown here."""
+    stored: int
+    """Witnesses in ``verdict.json``."""
     file: str | None
     """The file with all witnesses, relative to the run."""
     slice: str | None
 
 
-def views(verdict: Verdict, rows: Iterable[ShownRows], run_dir: Path) -> tuple[FindingView, ...]:
-    """The first `MOST_FINDINGS` findings; those that violate the claim come first, as in the verdict."""
+def views(verdict: Verdict, rows: Iterable[ShownRows], run_dir: Path, limits: Limits) -> Some[FindingView]:
+    """The first findings; those that violate the claim come first, as in the verdict."""
     by_identity = {(one.output, _key(one.identity)): one for one in rows}
-    room, made = _ROOM, []
-    for number, finding in enumerate(verdict.findings[:MOST_FINDINGS], 1):
-        view, room = _view(number, finding, verdict, by_identity, run_dir, room)
-        made.append(view)
-    return tuple(made)
+    chosen = some(verdict.findings, limits.findings)
+    shown = (_view(n, one, verdict, by_identity, run_dir, limits) for n, one in enumerate(chosen.shown, 1))
+    return Some(tuple(shown), chosen.more)
 
 
 def _view(
@@ -94,20 +88,19 @@ def _view(
     verdict: Verdict,
     rows: dict[tuple[str, str], ShownRows],
     run_dir: Path,
-    room: int,
-) -> tuple[FindingView, int]:
-    """The finding, and how much room it leaves."""
+    limits: Limits,
+) -> FindingView:
     state = "violates" if finding.violates else "allowed" if finding.allowed is not None else "undecided"
-    shown: list[WitnessView] = []
-    for witness in finding.witnesses[: MOST_WITNESSES if state == "violates" else 3]:
-        view = _witness(witness, rows.get((finding.output, _key(witness.identity))), verdict)
-        room -= view.size
-        if shown and room < 0:
-            break
-        shown.append(view)
+    most = limits.witnesses if state == "violates" else min(limits.witnesses, _ALLOWED)
+    shown = tuple(
+        _witness(witness, rows.get((finding.output, _key(witness.identity))), verdict, limits)
+        for witness in finding.witnesses[:most]
+    )
     slice_ = verdict.slices.get(name_of(finding))
-    file, labels = finding.witness_file, finding.attribution
-    found = FindingView(
+    labels = sorted(finding.attribution.items(), key=lambda one: (-one[1], one[0]))
+    if len(labels) == 1 and labels[0][0] in finding.summary:  # the title says it
+        labels = []
+    return FindingView(
         anchor=f"finding-{number}",
         anomaly=finding.anomaly,
         output=finding.output,
@@ -115,46 +108,49 @@ def _view(
         state=state,
         why=finding.allowed if finding.allowed is not None else finding.undecided,
         total=finding.total,
-        attribution=tuple(
-            sorted(labels.items(), key=lambda one: (-one[1], one[0]))[:20]
-            if len(labels) > 1 or not any(label in finding.summary for label in labels)  # otherwise the title says it
-            else ()
-        ),
-        witnesses=tuple(shown),
+        attribution=some(labels, min(_LABELS, limits.items)),
+        witnesses=shown,
         hidden=max(finding.total - len(shown), 0),
-        file=file if file is not None and _SAFE_FILE.fullmatch(file) else None,
+        stored=len(finding.witnesses),
+        file=_file(finding.witness_file),
         slice=None if slice_ is None else str(run_dir / slice_),
     )
-    return found, room
 
 
-def _witness(witness: Witness, rows: ShownRows | None, verdict: Verdict) -> WitnessView:
+def _file(name: str | None) -> str | None:
+    """The file with all witnesses, if that is a name that onceproof gives: not one that leads elsewhere, or is endless."""
+    return name if name is not None and _SAFE_FILE.fullmatch(name) and len(os.fsencode(name)) <= 255 else None
+
+
+def _witness(witness: Witness, rows: ShownRows | None, verdict: Verdict, limits: Limits) -> WitnessView:
     names = tuple(dict.fromkeys(name for row in (*rows.expected, *rows.found) for name in row.content)) if rows else ()
-    columns = names[:MOST_COLUMNS]
+    columns = some(names, limits.columns)
     faults = tuple(
         number
-        for number, fault in enumerate(verdict.faults, 1)
+        for number, fault in enumerate(verdict.faults[: limits.items], 1)
         if witness.batch is not None and fault.batch == witness.batch
     )
+    identity = ", ".join(f"{column}={value}" for column, value in witness.identity.items()) or "(no identity)"
+    argument = witness.argument.splitlines()[:_LINES]
     return WitnessView(
-        name=short(", ".join(f"{column}={value}" for column, value in witness.identity.items()) or "(no identity)"),
-        argument=tuple(short(line, 1000) for line in witness.argument.splitlines()[:10]),
+        name=short(identity, limits.cell),
+        argument=tuple(short(line, min(_ARGUMENT, limits.text)) for line in argument),
         cause=witness.cause,
         input=None if rows is None else rows.input,
         batch=witness.batch,
-        positions=tuple(short(position) for position in witness.positions[:6]),
+        positions=tuple(short(position, limits.cell) for position in witness.positions[:_POSITIONS]),
         columns=columns,
-        more_columns=len(names) - len(columns),
-        lines=() if rows is None else tuple(_lines(rows, columns)),
+        lines=() if rows is None else tuple(_lines(rows, columns.shown, limits)),
+        more_lines=0 if rows is None else sum(max(len(one) - limits.rows, 0) for one in (rows.expected, rows.found)),
         faults=faults,
     )
 
 
-def _lines(rows: ShownRows, columns: tuple[str, ...]) -> Iterator[Line]:
+def _lines(rows: ShownRows, columns: tuple[str, ...], limits: Limits) -> Iterator[Line]:
     unequal = sum(row.count for row in rows.expected) != sum(row.count for row in rows.found)
     for side, own, other in (("expected", rows.expected, rows.found), ("found", rows.found, rows.expected)):
-        for row in own:
-            cells = tuple(Cell(_text(row, name), _differs(row, name, other)) for name in columns)
+        for row in own[: limits.rows]:
+            cells = tuple(Cell(short(_text(row, name), limits.cell), _differs(row, name, other)) for name in columns)
             yield Line(side, Cell(f"{row.count:,}", unequal), cells, row.places)
         if not own:
             yield Line(side, Cell("0", True), ())
@@ -170,11 +166,7 @@ def _text(row: ShownRow, name: str) -> str:
     if name not in row.content:
         return "(no such column)"
     value = row.content[name]
-    return "null" if value is None else short(value if isinstance(value, str) else json.dumps(value, default=str))
-
-
-def short(text: str, most: int = MOST_TEXT) -> str:
-    return text if len(text) <= most else f"{text[:most]}\u2026"
+    return "null" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _key(identity: object) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from onceproof.base.timeline import Event
 from onceproof.base.words import times
+from onceproof.reports.html.limits import short
 from onceproof.reports.html.source import number_of, text_of
 
 INPUT, DRIVER, PROXY, HARNESS, CONSUMERS = "input", "driver starts", "proxies", "harness", "consumers"
-#: Rows of the table of events.
-MOST = 400
+_MOST_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ def moments(events: Iterable[Event]) -> tuple[Moment, ...]:
         describe = _WORDS.get(event.kind) or _FAMILIES.get(family)
         if describe is not None:
             lane, what = describe(event)
-            found.append(Moment(f"e{number}", event.at, event.kind, lane, what[:300], _log_of(event)))
+            found.append(Moment(f"e{number}", event.at, event.kind, lane, short(what, _MOST_TEXT), _log_of(event)))
     return tuple(sorted(found, key=lambda one: one.at))
 
 
-def chosen(found: tuple[Moment, ...]) -> tuple[Moment, ...]:
-    """At most `MOST` moments: faults, starts and warnings first, then the others from the beginning on."""
-    if len(found) <= MOST:
+def chosen(found: tuple[Moment, ...], most: int) -> tuple[Moment, ...]:
+    """At most ``most`` of them: faults, starts and warnings first, then the others from the beginning on."""
+    if len(found) <= most:
         return found
     ranked = sorted(range(len(found)), key=lambda i: (not found[i].kind.startswith(_IMPORTANT), i))
-    return tuple(found[i] for i in sorted(ranked[:MOST]))
+    return tuple(found[i] for i in sorted(ranked[:most]))
 
 
 _IMPORTANT = ("fault.", "job.", "driver.", "warning", "bypass", "phase", "harness.")

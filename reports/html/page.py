@@ -8,28 +8,48 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from onceproof.base.version import __version__
 from onceproof.base.visible import visible
+from onceproof.base.words import times
+from onceproof.reports.html.limits import short
 
 _PACKAGE = "onceproof.reports.html"
 _STYLE = "style.css"
 
 
-def render(template: str, *, live: bool = False, **values: Any) -> str:
-    """The whole file. ``live``: the page of a server (`policy`)."""
-    page = _environment().get_template(template)
-    # Our own files, not a user's text.
+def render(template: str, *, most_text: int | None = None, live: bool = False, **values: Any) -> str:
+    """The whole file. ``most_text``: characters of each text; more are cut off. ``live``: the page of a server (`policy`)."""
+    return "".join(_parts(template, most_text, live, values))
+
+
+def render_within(most_bytes: int, template: str, *, most_text: int, **values: Any) -> str | None:
+    """The whole file, or None if it has more bytes. It is measured while it is made, so that a huge one never exists."""
+    size, parts = 0, []
+    for part in _parts(template, most_text, False, values):
+        size += len(part.encode())
+        if size > most_bytes:
+            return None
+        parts.append(part)
+    return "".join(parts)
+
+
+def _parts(template: str, most_text: int | None, live: bool, values: dict[str, Any]) -> Iterator[str]:
+    page = _environment(most_text).get_template(template)
+    # Our own files, not a user's text. The policy is never cut off.
     own = {"style": Markup(_asset(_STYLE)), "script": Markup(_asset(_script(live)))}  # noqa: S704
-    # Texts from JSON contain no lone surrogates, but names of files may.
-    text = page.render(policy=policy(live=live), version=__version__, **own, **values)
-    return text.encode("utf-8", "replace").decode()
+    for part in page.generate(policy=escape(policy(live=live)), version=__version__, **own, **values):
+        # Texts from JSON contain no lone surrogates, but names of files may.
+        yield part.encode("utf-8", "replace").decode()
 
 
 @cache
@@ -47,9 +67,7 @@ def is_ours(text: str) -> bool:
 
 @cache
 def _head() -> str:
-    empty = {"title": "", "version": "", "style": "", "script": ""}
-    page = _environment().get_template("base.html").render(policy=policy(), **empty)
-    return page.partition("<title>")[0]
+    return render("base.html", title="").partition("<title>")[0]
 
 
 def _script(live: bool) -> str:
@@ -57,21 +75,27 @@ def _script(live: bool) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment(most_text: int | None) -> Environment:
+    def shown(value: Any) -> Any:
+        if not isinstance(value, str) or isinstance(value, Markup):
+            return value
+        return visible(value if most_text is None else short(value, most_text))
+
     made = Environment(
         loader=PackageLoader(_PACKAGE, "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=shown,
     )
-    made.filters |= {"count": lambda number: f"{number:,}", "seconds": _seconds}
+    made.filters |= {"count": lambda number: f"{number:,}", "seconds": _seconds, "link": _link, "times": times}
     return made
 
 
-def _shown(value: Any) -> Any:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def _link(path: str) -> Markup:
+    """The path of a file as a link, which is never cut off. Only characters without a meaning in HTML are left of it."""
+    return Markup(quote(os.fsencode(path)))  # noqa: S704
 
 
 def _seconds(value: float | None) -> str:

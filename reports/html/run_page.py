@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from onceproof.base.errors import HistoryError
+from onceproof.base.visible import visible
 from onceproof.history.run_record import BuiltComponent, RunRecord
 from onceproof.judge.anomalies import anomaly
-from onceproof.judge.findings import FaultReport, Outcome, Verdict
+from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.kinds.contract import has_picture
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
-from onceproof.reports.html.page import render
+from onceproof.reports.html.limits import MOST_BYTES, SIZES, Limits, Some, some
+from onceproof.reports.html.moments import Moment
+from onceproof.reports.html.page import render, render_within
 from onceproof.reports.html.source import LOGS, StoredRun, read
 from onceproof.reports.html.timeline import Timeline, Window, timeline
 from onceproof.reports.picture import picture, svg
@@ -33,7 +38,8 @@ SYMBOLS = {
     Outcome.ERROR: "!",
     Outcome.INTERRUPTED: "\u25a0",
 }
-_MOST_BATCHES = 100
+_MOST_EVIDENCE = 20
+_NO_VERDICT = Verdict("", Outcome.ERROR, {}, ())
 
 
 @dataclass(frozen=True)
@@ -64,48 +70,60 @@ def of_run(run_dir: Path) -> str:
 
 
 def page(run: StoredRun) -> str:
-    found = moments.moments(run.events)
-    listed = moments.chosen(found)
-    rows = frozenset(one.anchor for one in listed)
-    line = timeline(run, found)
-    verdict = run.verdict
-    views = () if verdict is None else findings.views(verdict, run.rows, run.path)
-    violating = [finding for finding in verdict.findings if finding.violates] if verdict is not None else []
-    return render(
-        "run.html",
-        title=f"{_name(run)}: {_word(run)}",
-        name=_name(run),
-        word=_word(run),
-        outcome="none" if verdict is None else verdict.outcome.value,
-        symbol="?" if verdict is None else SYMBOLS[verdict.outcome],
-        lead=_lead(run),
-        reasons=() if verdict is None else verdict.reasons[1:],
-        claimed=() if verdict is None else tuple(claims(verdict.claim)),
-        broken=[] if verdict is None else list(verdict.anomalies().items()),
-        steps=tuple(_steps(run)),
-        notes=run.notes,
-        drawn=None if line is None else draw_timeline(line, rows),
-        plots=() if line is None else [(plot.title, plot.summary(), draw_plot(plot, line)) for plot in line.plots],
-        hidden_batches=0 if line is None else line.hidden,
-        start=0.0 if line is None else line.start,
-        faults=_faults(verdict, line),
-        planned_faults=len(run.record.scenario.chaos or []),
-        findings=views,
-        more_findings=0 if verdict is None else max(len(verdict.findings) - len(views), 0),
-        has_rows=bool(run.rows) or not violating,
-        judge=f"onceproof check {shlex.quote(str(run.path))}",
-        batches=_batches(verdict),
-        batch_total=0 if verdict is None else len(verdict.batches),
-        flow=_flow(run),
-        ignored={} if verdict is None else verdict.ignored,
-        not_evaluated={} if verdict is None else verdict.not_evaluated,
-        counts={} if verdict is None else verdict.counts,
-        events=listed,
-        more_events=len(found) - len(listed),
-        logs=run.logs,
-        logs_folder=LOGS,
-        facts=tuple(_facts(run)),
-    )
+    """The page, with at most `MOST_BYTES`: if all of `SIZES` are too large but the last, that one."""
+    found, flow = moments.moments(run.events), _flow(run)
+    for limits in SIZES[:-1]:
+        made = render_within(MOST_BYTES, "run.html", most_text=limits.text, **_values(run, found, flow, limits))
+        if made is not None:
+            return made
+    return render("run.html", most_text=SIZES[-1].text, **_values(run, found, flow, SIZES[-1]))
+
+
+def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | None, limits: Limits) -> dict[str, Any]:
+    """What the template shows."""
+    most = limits.items
+    listed = moments.chosen(found, limits.events)
+    line = timeline(run, found, limits)
+    verdict = run.verdict or _NO_VERDICT
+    faults = some(_faults(verdict, line), most)
+    rows = frozenset({one.anchor for one in listed} | {f"fault-{one.number}" for one in faults.shown})
+    drawn = line if limits.drawings else None
+    return {
+        "title": f"{_name(run)}: {_word(run)}",
+        "name": _name(run),
+        "word": _word(run),
+        "outcome": "none" if run.verdict is None else verdict.outcome.value,
+        "symbol": "?" if run.verdict is None else SYMBOLS[verdict.outcome],
+        "limits": limits,
+        "reduced": limits != SIZES[0],
+        "lead": _lead(run),
+        "reasons": some(verdict.reasons[1:], most),
+        "claimed": some(() if run.verdict is None else claims(verdict.claim), most),
+        "broken": some(verdict.anomalies().items(), most),
+        "steps": some(_steps(run), most),
+        "notes": some(run.notes, most),
+        "drawn": None if drawn is None else draw_timeline(drawn, rows),
+        "plots": () if drawn is None else [(one.title, one.summary(), draw_plot(one, drawn)) for one in drawn.plots],
+        "has_times": line is not None,
+        "hidden_batches": 0 if line is None else line.hidden,
+        "start": 0.0 if line is None else line.start,
+        "faults": faults,
+        "most_evidence": min(_MOST_EVIDENCE, most),
+        "planned_faults": len(run.record.scenario.chaos or []),
+        "findings": findings.views(verdict, run.rows, run.path, limits),
+        "has_rows": bool(run.rows) or not any(finding.violates for finding in verdict.findings),
+        "judge": f"onceproof check {shlex.quote(str(run.path))}",
+        "batches": some(_batches(verdict), most),
+        "batch_total": len(verdict.batches),
+        "flow": flow if flow is None or limits.drawings else {"why": _too_large(run)},
+        "ignored": some(sorted(verdict.ignored.items()), most),
+        "not_evaluated": some(sorted(verdict.not_evaluated.items()), most),
+        "counts": some(verdict.counts.items(), most),
+        "events": Some(listed, len(found) - len(listed)),
+        "logs": some(run.logs, most),
+        "logs_folder": LOGS,
+        "facts": some(_facts(run), most),
+    }
 
 
 def claims(claim: dict[str, Any]) -> Iterator[str]:
@@ -175,14 +193,12 @@ def stops(name: str, stores: Collection[str] | None = None) -> tuple[str, ...]:
         return ()
 
 
-def _faults(verdict: Verdict | None, line: Timeline | None) -> tuple[FaultRow, ...]:
+def _faults(verdict: Verdict, line: Timeline | None) -> Iterator[FaultRow]:
     windows = {} if line is None else {window.number: window for window in line.windows}
-    if verdict is not None and verdict.faults:
-        return tuple(
-            FaultRow(number, _title(fault), _state(fault), windows.get(number), fault.evidence[:20])
-            for number, fault in enumerate(verdict.faults, 1)
-        )
-    return tuple(FaultRow(number, window.title, window.state, window, ()) for number, window in windows.items())
+    for number, fault in enumerate(verdict.faults, 1):
+        yield FaultRow(number, _title(fault), _state(fault), windows.get(number), fault.evidence)
+    if not verdict.faults:
+        yield from (FaultRow(number, window.title, window.state, window, ()) for number, window in windows.items())
 
 
 def _title(fault: FaultReport) -> str:
@@ -197,13 +213,12 @@ def _state(fault: FaultReport) -> str:
     return "fired, not hit" if fault.fired else "armed, never fired" if fault.armed else "never armed"
 
 
-def _batches(verdict: Verdict | None) -> list[Any]:
-    """The batches that have a finding or a fault."""
-    if verdict is None:
-        return []
-    return [(batch, SYMBOLS[batch.verdict]) for batch in verdict.batches if batch.anomalies or batch.faults][
-        :_MOST_BATCHES
-    ]
+def _batches(verdict: Verdict) -> Iterator[tuple[BatchReport, str, str]]:
+    """The batches that have a finding or a fault, each with its symbol and its anomalies in words."""
+    for batch in verdict.batches:
+        if batch.anomalies or batch.faults:
+            anomalies = ", ".join(f"{name} {count:,}" for name, count in batch.anomalies.items())
+            yield batch, SYMBOLS[batch.verdict], anomalies
 
 
 def _flow(run: StoredRun) -> dict[str, str] | None:
@@ -215,9 +230,17 @@ def _flow(run: StoredRun) -> dict[str, str] | None:
     except (HistoryError, ValueError) as error:
         return {"why": str(error)}
     if drawn is None or len(drawn.rows) > _MOST_DRAWN:
-        return {"why": f"it is too large for this page: onceproof picture {shlex.quote(str(run.path))}"}
+        return {"why": _too_large(run)}
     image = base64.b64encode(svg.render(drawn).encode()).decode()
-    return {"image": f"data:image/svg+xml;base64,{image}", "text": picture_text.render(drawn)}
+    # Base64 has no character with a meaning in HTML, and the text is escaped here. As values they would be cut off.
+    return {
+        "image": Markup(f"data:image/svg+xml;base64,{image}"),  # noqa: S704
+        "text": escape(visible(picture_text.render(drawn))),
+    }
+
+
+def _too_large(run: StoredRun) -> str:
+    return f"it is too large for this page: onceproof picture {shlex.quote(str(run.path))}"
 
 
 def _facts(run: StoredRun) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from onceproof.history import run_files
 from onceproof.history.database import Connection, Database, observed_rows
 from onceproof.history.reader import History, open_history
 from onceproof.history.run_record import FILE, RunRecord
+from onceproof.history.version import JUDGE_THERE, other_version
 from onceproof.judge import shown_rows
 from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.judge.shown_rows import ShownRows
@@ -108,7 +109,12 @@ def read(run_dir: Path) -> StoredRun:
 
 def _record(reading: _Reading) -> RunRecord:
     try:
-        return RunRecord.read(reading.path)
+        record = RunRecord.read(reading.path)
+        if (other := other_version(record.schema_, record.onceproof)) is not None:
+            reading.note(
+                FILE, f"{other}. This page shows what it can read, and may lack or misread the rest: {JUDGE_THERE}"
+            )
+        return record
     except NotARun:
         raise
     except HistoryError as error:

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from onceproof.base.words import times
+from onceproof.judge.findings import BatchReport
+from onceproof.reports.html.limits import Limits
 from onceproof.reports.html.moments import DRIVER, INPUT, Moment, fault_lane
 from onceproof.reports.html.source import Batch, StoredRun, number_of, text_of
 
-#: Batches, ticks of one lane and lanes that are drawn. With more batches, those that were replayed come first.
-MOST_BATCHES, MOST_TICKS, MOST_LANES = 300, 200, 16
 _BUCKETS, _MOST_POINTS = 80, 300
 #: What is drawn elsewhere, or is not part of the pipeline.
 _NO_LANE = ("driver", "broker", "harness", "self-test")
@@ -116,7 +117,7 @@ class Timeline:
         return self.end - self.start
 
 
-def timeline(run: StoredRun, found: tuple[Moment, ...]) -> Timeline | None:
+def timeline(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Timeline | None:
     """The timeline of a run; None if nothing of the run has a time."""
     batches = batches_of(run)
     at = [
@@ -132,13 +133,14 @@ def timeline(run: StoredRun, found: tuple[Moment, ...]) -> Timeline | None:
     first, last = min(at), max(max(at), max((one.at for one in found), default=0.0))
     margin = max((last - first) * 0.02, 0.1)
     start, end = max(first - margin, 0.0), last + margin
-    windows = tuple(_windows(run, found))
-    drawn = _drawn(batches)
+    windows = tuple(_windows(run, found, limits))
+    drawn = _drawn(batches, limits)
     anchors = {(one.kind, one.what.rpartition(" with ")[0] or one.what): one.anchor for one in found}
-    lanes = [_input(found), *_drivers(run, found, end)]
-    services = tuple(_services(run, windows, start, end))
+    lanes = [_input(found, limits), *_drivers(run, found, end, limits)]
+    services = tuple(islice(_services(run, windows, start, end), limits.lanes))
+    verdicts = {(b.query, b.batch): b for b in run.verdict.batches} if run.verdict is not None else {}
     for query in dict.fromkeys(batch.query for batch in drawn):
-        bars = tuple(_bar(batch, end, run, anchors) for batch in drawn if batch.query == query)
+        bars = tuple(_bar(batch, end, verdicts, anchors) for batch in drawn if batch.query == query)
         lanes.append(Lane(f"batches {query}".strip(), bars))
     for output in dict.fromkeys(commit.output for commit in run.commits):
         ticks = (
@@ -146,15 +148,17 @@ def timeline(run: StoredRun, found: tuple[Moment, ...]) -> Timeline | None:
             for one in run.commits
             if one.output == output
         )
-        lanes.append(Lane(f"commits {output}", ticks=tuple(ticks)[:MOST_TICKS]))
+        lanes.append(Lane(f"commits {output}", ticks=tuple(islice(ticks, limits.ticks))))
     lanes += services
-    known = {lane.name for lane in lanes}
-    for name in dict.fromkeys(one.lane for one in found):
-        others = [one for one in found if one.lane == name and one.at >= start]
-        if name not in known and name not in _NO_LANE and others:
-            ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in others[:MOST_TICKS])
-            lanes.append(Lane(name, ticks=tuple(ticks)))
-    shown = tuple(lane for lane in lanes if lane.bars or lane.ticks)[:MOST_LANES]
+    others: dict[str, list[Moment]] = {}
+    for one in found:
+        if one.at >= start:
+            others.setdefault(one.lane, []).append(one)
+    known = {*_NO_LANE, *(lane.name for lane in lanes)}
+    for name in [name for name in others if name not in known]:
+        ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in others[name][: limits.ticks])
+        lanes.append(Lane(name, ticks=tuple(ticks)))
+    shown = tuple(lane for lane in lanes if lane.bars or lane.ticks)[: limits.lanes]
     plots = tuple(_plots(run, batches, start, end))
     return Timeline(start, end, shown, windows, plots, len(batches) - len(drawn))
 
@@ -188,14 +192,15 @@ def batches_of(run: StoredRun) -> tuple[Batch, ...]:
     return tuple(Batch(*key, planned.get(key), None, committed.get(key), None, records.get(key)) for key in keys)
 
 
-def _drawn(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
+def _drawn(batches: tuple[Batch, ...], limits: Limits) -> tuple[Batch, ...]:
     timed = [batch for batch in batches if batch.planned_at is not None or batch.committed_at is not None]
     ranked = sorted(range(len(timed)), key=lambda i: (not timed[i].replayed, i))
-    return tuple(timed[i] for i in sorted(ranked[:MOST_BATCHES]))
+    return tuple(timed[i] for i in sorted(ranked[: limits.bars]))
 
 
-def _bar(batch: Batch, end: float, run: StoredRun, anchors: dict[tuple[str, str], str]) -> Bar:
-    verdicts = {(b.query, b.batch): b for b in run.verdict.batches} if run.verdict is not None else {}
+def _bar(
+    batch: Batch, end: float, verdicts: dict[tuple[str, int], BatchReport], anchors: dict[tuple[str, str], str]
+) -> Bar:
     of = verdicts.get((batch.query, batch.number))
     broken = of is not None and bool(of.anomalies)
     begins = batch.planned_at if batch.planned_at is not None else batch.committed_at
@@ -226,14 +231,14 @@ def _bar(batch: Batch, end: float, run: StoredRun, anchors: dict[tuple[str, str]
     )
 
 
-def _input(found: tuple[Moment, ...]) -> Lane:
+def _input(found: tuple[Moment, ...], limits: Limits) -> Lane:
     fed = [one for one in found if one.lane == INPUT]
     return Lane(
-        INPUT, ticks=tuple(Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in fed[:MOST_TICKS])
+        INPUT, ticks=tuple(Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in fed[: limits.ticks])
     )
 
 
-def _drivers(run: StoredRun, found: tuple[Moment, ...], end: float) -> Iterator[Lane]:
+def _drivers(run: StoredRun, found: tuple[Moment, ...], end: float, limits: Limits) -> Iterator[Lane]:
     anchors = {(one.kind, one.at): one.anchor for one in found}
     exits = {number_of(event, "start"): event for event in run.events if event.kind == "job.exited"}
     bars = []
@@ -247,7 +252,7 @@ def _drivers(run: StoredRun, found: tuple[Moment, ...], end: float) -> Iterator[
             title += " (killed)" if killed else ", still running" if ended is None else ""
             label = f"start {start} \u2715 killed" if killed else f"start {start}"
             bars.append(Bar(event.at, until, label, title, "driver", anchors.get(("job.started", event.at))))
-    yield Lane(DRIVER, tuple(bars[:MOST_BATCHES]))
+    yield Lane(DRIVER, tuple(bars[: limits.bars]))
 
 
 def _services(run: StoredRun, windows: tuple[Window, ...], start: float, end: float) -> Iterator[Lane]:
@@ -266,7 +271,7 @@ def _services(run: StoredRun, windows: tuple[Window, ...], start: float, end: fl
             yield Lane(service, tuple(bars))
 
 
-def _windows(run: StoredRun, found: tuple[Moment, ...]) -> Iterator[Window]:
+def _windows(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Iterator[Window]:
     by_number: dict[int, dict[str, float]] = {}
     titles: dict[int, str] = {}
     targets: dict[int, str] = {}
@@ -282,7 +287,7 @@ def _windows(run: StoredRun, found: tuple[Moment, ...]) -> Iterator[Window]:
             titles[index] = f"{text_of(event, 'fault')} {fault_lane(event)}{where} at {text_of(event, 'point')}"
             if event.kind == "fault.fired" and (event.kind, event.at) in row:
                 anchors[index] = row[event.kind, event.at]
-    for index, seen in sorted(by_number.items()):
+    for index, seen in sorted(by_number.items())[: limits.items]:
         yield Window(
             number=index + 1,
             title=titles[index],

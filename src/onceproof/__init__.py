@@ -32,13 +32,21 @@ if TYPE_CHECKING:
     from onceproof.api.scenarios import load as load
     from onceproof.api.strategies import schedules as schedules
     from onceproof.base.errors import EnvironmentProblem as EnvironmentProblem
+    from onceproof.base.errors import HistoryError as HistoryError
+    from onceproof.base.errors import Interrupted as Interrupted
     from onceproof.base.errors import OnceproofError as OnceproofError
     from onceproof.base.errors import ScenarioError as ScenarioError
     from onceproof.base.errors import UsageError as UsageError
     from onceproof.base.version import __version__ as __version__
+    from onceproof.judge.findings import BatchReport as BatchReport
+    from onceproof.judge.findings import FaultReport as FaultReport
     from onceproof.judge.findings import Finding as Finding
     from onceproof.judge.findings import Outcome as Outcome
     from onceproof.judge.findings import Verdict as Verdict
+    from onceproof.judge.findings import Witness as Witness
+    from onceproof.qualify.cells import Cell as Cell
+    from onceproof.qualify.session import Qualification as Qualification
+    from onceproof.scenario.base import AnyFaultSpec as AnyFaultSpec
     from onceproof.scenario.model import Scenario as Scenario
     from onceproof.scenario_files.load import LoadedScenario as LoadedScenario
 
@@ -47,16 +55,24 @@ else:
 
 #: Public name -> the module that defines it. The kinds of faults are in `onceproof.api.faults`, one per registered name.
 _DEFINED_IN = {
+    "AnyFaultSpec": "scenario.base",
+    "BatchReport": "judge.findings",
+    "Cell": "qualify.cells",
     "EnvironmentProblem": "base.errors",
+    "FaultReport": "judge.findings",
     "Finding": "judge.findings",
+    "HistoryError": "base.errors",
+    "Interrupted": "base.errors",
     "LoadedScenario": "scenario_files.load",
     "OnceproofError": "base.errors",
     "Outcome": "judge.findings",
+    "Qualification": "qualify.session",
     "Run": "api.runs",
     "Scenario": "scenario.model",
     "ScenarioError": "base.errors",
     "UsageError": "base.errors",
     "Verdict": "judge.findings",
+    "Witness": "judge.findings",
     "__version__": "base.version",
     "check": "api.runs",
     "fault": "api.faults",

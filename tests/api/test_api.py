@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,29 @@ def test_type_checkers_know_every_name_and_where_it_is_defined() -> None:
         name: f"onceproof.{module}" for name, module in onceproof._DEFINED_IN.items()
     }
     assert dir(onceproof) == sorted(names_for_type_checkers())
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
+
+
+@pytest.mark.sources
+def test_every_name_that_the_documented_api_raises_or_returns_is_public() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    raised = {
+        name
+        for sentence in re.findall(r"^Raises (.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+        for name in re.findall(r"`([A-Z]\w+)`", sentence)
+    }
+    assert {"HistoryError", "Interrupted", "ScenarioError", "UsageError", "EnvironmentProblem"} <= raised
+    for name in raised:
+        assert issubclass(getattr(onceproof, name), BaseException), name
+    returned = set(re.findall(r"^\) -> (\w+)$", text, re.MULTILINE))
+    assert {"Run", "Verdict", "Qualification", "LoadedScenario"} <= returned
+    of_fields = re.findall(r"^\| `\w+` \| `(?:tuple\[)?([A-Z]\w+)(?:, \.\.\.\])?` \|", text, re.MULTILINE)
+    assert {"Witness", "FaultReport", "BatchReport", "Cell"} <= set(of_fields)
+    for name in returned | {"Witness", "FaultReport", "BatchReport", "Cell", "Outcome"}:
+        assert name == "Path" or isinstance(getattr(onceproof, name), type), name
+        assert name in ("Path", "Outcome", "AnyFaultSpec") or f"### `{name}`" in text, f"{name} is not explained"
 
 
 def test_every_registered_fault_has_a_class() -> None:
@@ -125,6 +149,15 @@ def test_assertions_pass_for_what_they_name() -> None:
     run_with(Outcome.HELD).assert_held()
     run_with(Outcome.VIOLATED, duplicate).assert_violated()
     run_with(Outcome.VIOLATED, duplicate).assert_violated("duplicate")
+
+
+def test_the_report_is_the_page_of_the_run_if_there_is_one(tmp_path: Path) -> None:
+    run = run_with(Outcome.INCONCLUSIVE, run_dir=tmp_path)
+    assert run.report == tmp_path / "verdict.json"
+    (tmp_path / "report.html").write_text("")
+    assert run.report == tmp_path / "report.html"
+    with pytest.raises(AssertionError, match=f"report: {tmp_path}/report.html\n"):
+        run.assert_held()
 
 
 def test_assertions_fail_with_the_finding_and_the_path_of_the_report() -> None:

@@ -134,9 +134,11 @@ def test_the_cache_key_is_stable_and_starts_nothing() -> None:
 ROOT = Path(__file__).parents[2]
 
 
-def yaml_blocks(page: str) -> list[Any]:
+def yaml_blocks(page: str, having: str = "") -> list[Any]:
+    """The YAML blocks of a page in which the pattern ``having`` occurs."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return [YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    blocks = re.findall(r"```ya?ml\n(.*?)```", text, re.DOTALL)
+    return [YAML(typ="safe").load(block) for block in blocks if re.search(having, block, re.MULTILINE)]
 
 
 @pytest.mark.sources
@@ -148,6 +150,40 @@ def test_the_action_is_valid_and_no_input_reaches_the_shell_as_code() -> None:
     for step in action["runs"]["steps"]:
         assert "${{" not in step.get("run", ""), "an expression in a script is code: pass it in env"
         assert ("shell" in step) == ("run" in step)
+
+
+def workflows() -> list[tuple[str, Any]]:
+    """Each YAML block in README and docs that has jobs, as GitHub's workflows do."""
+    pages = ["README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
+    return [(page, block) for page in pages for block in yaml_blocks(page, r"^jobs:")]
+
+
+@pytest.mark.sources
+def test_every_documented_workflow_is_complete() -> None:
+    found = workflows()
+    assert [page for page, _ in found] == ["docs/ci.md", "docs/your-job.md"]
+    for page, workflow in found:
+        assert {"on", "jobs"} <= workflow.keys() <= {"name", "on", "jobs", "env", "permissions"}, page
+        assert workflow["on"].keys() == {"push", "pull_request"}, page
+        for name, job in workflow["jobs"].items():
+            assert job["runs-on"] and job["steps"], f"{page}: {name}"
+            for step in job["steps"]:
+                assert ("uses" in step) != ("run" in step), f"{page}: {name}: {step}"
+                assert step.keys() <= {"name", "id", "if", "uses", "with", "run", "env", "shell"}, f"{page}: {name}"
+                assert "run" not in step or "with" not in step, f"{page}: {name}: {step}"
+
+
+@pytest.mark.sources
+def test_every_documented_pipeline_keeps_junit_xml_where_its_server_looks() -> None:
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    _, gitlab_job, _ = yaml_blocks("docs/ci.md")
+    written = re.findall(r"onceproof gate .*--junit (\S+?)'?(?: |$)", text, re.MULTILINE)
+    assert written == ["onceproof-junit.xml"] * 2, "GitLab and Jenkins"
+    assert gitlab_job["exactly-once"]["artifacts"]["reports"]["junit"] == written[0]
+    assert f"junit '{written[1]}'" in text
+    action = (ROOT / "action.yml").read_text(encoding="utf-8")
+    commands = re.findall(r"onceproof (?:run|gate) .*", action)
+    assert len(commands) == 2 and all("--junit onceproof-junit.xml" in command for command in commands)
 
 
 @pytest.mark.sources

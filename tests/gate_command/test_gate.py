@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ scenarios = [
 def verdict(name: str, outcome: Outcome = Outcome.HELD, *anomalies: str, hits: int = 1, **more: Any) -> Verdict:
     faults = tuple(FaultReport("crash", "driver", "q", n, "after-sink-commit", True, True, n < hits) for n in range(2))
     findings = tuple(Finding(anomaly, "table", 2, "2 extra rows") for anomaly in anomalies)
-    values = {"claim": {"delivery": "effectively-once"}, "counts": {"input": 10}, "seconds": 30.0, **more}
+    counts = {"input": 10, "expected.table": 10, "effects.table": 10}
+    values = {"claim": {"delivery": "effectively-once"}, "counts": counts, "seconds": 30.0, **more}
     return Verdict(name, outcome, reasons=("why",), findings=findings, faults=faults, **values)
 
 
@@ -81,7 +83,7 @@ def test_a_baseline_is_made_and_then_met(project: Runs) -> None:
     code, text = gate("--update")
     assert code == 0 and "wrote the baseline onceproof-gate.json" in text
     stored = json.loads(Path("onceproof-gate.json").read_text())
-    assert stored["version"] == 1 and stored["scenarios"]["good.yaml"]["faults"] == [
+    assert stored["version"] == 2 and stored["scenarios"]["good.yaml"]["faults"] == [
         "crash driver, batch 0 @ after-sink-commit"
     ]
     code, text = gate()
@@ -97,6 +99,14 @@ def test_a_baseline_is_made_and_then_met(project: Runs) -> None:
         ("bad", verdict("bad", Outcome.VIOLATED, "lost-write"), 1, "not caught", "no duplicate, but lost-write 2"),
         ("good", verdict("good", hits=0), 1, "less coverage", "no longer hit: crash driver, batch 0 @"),
         ("good", verdict("good", counts={"input": 3}), 1, "less coverage", "3 input records instead of 10"),
+        ("good", verdict("good", counts={"input": 10}), 1, "less coverage", "no longer judged: output table"),
+        (
+            "good",
+            verdict("good", counts={"input": 10, "expected.table": 0}),
+            1,
+            "less coverage",
+            "0 rows expected in table instead of 10",
+        ),
         ("good", verdict("good", claim={"delivery": "at-least-once"}), 1, "less coverage", "another claim: delivery"),
         (
             "good",
@@ -126,6 +136,66 @@ def test_what_fails_the_gate(
     else:
         assert updated == code and Path("onceproof-gate.json").read_text() == before
         assert "was not written" in text
+
+
+def test_another_oracle_is_less_coverage() -> None:
+    scenario = load(find("naive-append"))
+    (output, *_) = scenario.oracle.model_dump()["queries"]
+    easier = {"kind": "sql", "queries": {output: "SELECT * FROM input WHERE false"}}
+    changed = scenario.model_copy(update={"oracle": type(scenario.oracle).model_validate(easier)})
+    before, after = Coverage.of(verdict("good"), scenario), Coverage.of(verdict("good"), changed)
+    assert before.oracle is not None and before.oracle.startswith("sql ")
+    assert list(Coverage.of(verdict("good"), load(find("naive-append"))).losses(before)) == []
+    assert list(after.losses(before)) == [f"another oracle: {after.oracle} instead of {before.oracle}"]
+
+
+def test_a_baseline_of_version_1_is_read_and_says_what_it_lacks(project: Runs) -> None:
+    gate("--update")
+    stored = json.loads(Path("onceproof-gate.json").read_text())
+    for covered in stored["scenarios"].values():
+        del covered["outputs"], covered["oracle"]
+    Path("onceproof-gate.json").write_text(json.dumps({**stored, "version": 1}))
+    code, _ = gate()
+    lacks = "1 fault hit; the baseline lacks its outputs and its oracle: onceproof gate --update adds them"
+    assert code == 0 and results()["good.yaml"] == ("passed", lacks)
+    gate("--update")
+    assert results()["good.yaml"] == ("passed", "1 fault hit")
+
+
+def test_junit_has_one_case_per_scenario_and_the_results_of_the_gate(project: Runs) -> None:
+    gate("--update")
+    project["good"] = verdict("good", hits=0)
+    Path("onceproof.toml").write_text(GATE.replace('{path = "bad.yaml"', '{path = "other.yaml"}, {path = "bad.yaml"'))
+    project["other"] = EnvironmentProblem("no Java \x1b", hint="install it")
+    code, _ = gate("--junit", "out/gate.xml", "--budget", "5m")
+    suite = ET.parse("out/gate.xml").getroot()[0]
+    assert code == 1
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "3",
+        "failures": "1",
+        "errors": "1",
+        "skipped": "0",
+    }
+    cases = {case.get("name"): case for case in suite}
+    found = {one.get("name"): one.get("value") for one in cases["bad.yaml"].iter("property")}
+    assert found["result"] == "passed" and found["expected"] == found["verdict"] == "violated"
+    assert cases["bad.yaml"].find("failure") is None, "a known-bad scenario passes if it is caught"
+    failure, error = cases["good.yaml"].find("failure"), cases["other.yaml"].find("error")
+    assert failure is not None and failure.get("type") == "less coverage"
+    assert str(failure.get("message")).startswith("less coverage: no longer hit: crash driver")
+    assert error is not None and error.get("message") == "error: no Java \ufffd"
+    assert "VERDICT" not in str(error.text) and "held" in str(cases["good.yaml"].findtext("system-out")).lower()
+
+
+def test_junit_of_what_did_not_run_is_a_failure_and_an_unwritable_file_fails_at_once(project: Runs) -> None:
+    gate("--update")
+    assert gate("--budget", "20s", "--junit", "gate.xml")[0] == 3
+    kinds = [problem.get("type") for problem in ET.parse("gate.xml").getroot().iter("failure")]
+    assert kinds == ["not run", "not run"]
+    Path("file").write_text("")
+    project["good"] = AssertionError("nothing may start")
+    code, text = gate("--junit", "file/gate.xml")
+    assert code == 4 and "cannot write file/gate.xml" in text
 
 
 def test_a_scenario_that_left_the_gate_is_less_coverage(project: Runs) -> None:
@@ -220,13 +290,13 @@ def test_missing_files_are_usage_errors(project: Runs) -> None:
     Path("onceproof.toml").write_text('[gate]\nscenarios = [{path = "other.yaml"}]\n')
     code, text = gate("--update")
     assert code == 2 and "other.yaml:2" in text
-    Path("onceproof-gate.json").write_text('{"version": 2, "scenarios": {}}')
+    Path("onceproof-gate.json").write_text('{"version": 3, "scenarios": {}}')
     code, text = gate()
     assert code == 2
 
 
 def test_a_baseline_of_another_version_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "onceproof-gate.json"
-    file.write_text('{"version": 2, "scenarios": {}}')
-    with pytest.raises(UsageError, match="is not a baseline of version 1: version"):
+    file.write_text('{"version": 3, "scenarios": {}}')
+    with pytest.raises(UsageError, match="is not a baseline of version 1 or 2: version"):
         Baseline.read(file)

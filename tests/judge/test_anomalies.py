@@ -71,5 +71,5 @@ def test_a_checker_of_another_package_needs_no_explanation(monkeypatch: pytest.M
         meaning = "what only they look for"
 
     checkers.names()  # loads the registered checkers before another one is added
-    monkeypatch.setattr(checkers, "_items", {"theirs": Theirs})
+    monkeypatch.setattr(checkers, "_items", {("theirs",): Theirs})
     assert [heading for heading, _ in sections(anomaly("theirs"))] == ["what it means", "what a claim allows"]

@@ -158,21 +158,21 @@ def test_a_claim_that_no_checker_judges_is_inconclusive(
     clean_run: Any, monkeypatch: pytest.MonkeyPatch, atomic: str
 ) -> None:
     checkers.names()  # load the registered checkers before hiding them
-    known = {name: checkers.get(name) for name in checkers.names() if name != "torn-batch"}
+    known = {(name,): checkers.get(name) for name in checkers.names() if name != "torn-batch"}
     monkeypatch.setattr(checkers, "_items", known)
     clean_run.scenario["claim"] = {"order": "per-key", "atomic": atomic}
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     # One reason, although two outputs have the claim.
     assert verdict.reasons == (f"claim atomic: {atomic} is not judged: no registered checker looks for what breaks it",)
-    monkeypatch.setattr(checkers, "_items", {**known, "torn-batch": Silent})
+    monkeypatch.setattr(checkers, "_items", {**known, ("torn-batch",): Silent})
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
 def test_an_output_s_own_claim_that_no_checker_judges_is_inconclusive(
     clean_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = {name: checkers.get(name) for name in checkers.names() if name != "stale-tail"}
+    known = {(name,): checkers.get(name) for name in checkers.names() if name != "stale-tail"}
     monkeypatch.setattr(checkers, "_items", known)
     clean_run.scenario["claim"] = {"order": "none", "liveness": "none"}
     assert judge(clean_run.save()).outcome is Outcome.HELD

@@ -115,7 +115,7 @@ def test_times_that_rounding_put_out_of_order_are_accepted(clean_run: Any) -> No
 
 def test_another_version_in_the_document_is_refused(clean_run: Any) -> None:
     clean_run.document["schema"] = VERSION + 1
-    assert f"run.json has schema {VERSION + 1}; this onceproof reads version {VERSION}" in refused(clean_run)
+    assert f"run.json has schema {VERSION + 1}, and this onceproof reads schema {VERSION}" in refused(clean_run)
 
 
 def large(folder: Path, rows: int, group: int) -> Path:

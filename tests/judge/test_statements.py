@@ -66,7 +66,7 @@ class Slow(Checker):
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted_judging_gives_no_verdict(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checkers.names()
-    monkeypatch.setattr(checkers, "_items", {"slow": Slow})
+    monkeypatch.setattr(checkers, "_items", {("slow",): Slow})
     folder = clean_run.save()
     with pytest.raises(Interrupted):
         check(folder)

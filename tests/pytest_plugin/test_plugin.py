@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
+import onceproof
 from onceproof.api import runs
 from onceproof.api.runs import Run
 from onceproof.api.scenarios import load, with_chaos
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.data import datasets
+from onceproof.faults.contract import faults
+from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Outcome, Verdict, Witness
+from onceproof.kinds.contract import pipelines
+from onceproof.oracle import oracles
+from onceproof.reports.report import reports
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario_files.load import LoadedScenario
+from onceproof.stores.contract import stores
 
 pytest_plugins = ["pytester"]
 
@@ -53,7 +61,22 @@ def run_as_written(
         raise EnvironmentProblem("no port is free", hint="free one")
     found = tuple(Finding(a, "table", 2, "2 extra rows", (Witness({}, "but 2 rows"),)) for a in anomalies)
     verdict = Verdict(loaded.scenario.name, Outcome(outcome), {}, ("the job died",), found)
-    return Run(loaded.scenario, verdict, Path(runs_dir) / "one")
+    run_dir = Path(runs_dir) / "one"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "report.html").write_text("")
+    return Run(loaded.scenario, verdict, run_dir)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """Load all registries and public names before the first `pytester` of this file takes its snapshot of modules.
+
+    A run of pytest in this process ends by removing the modules that were imported during it. A registry that was loaded then
+    would keep its items, but the next import would register them a second time.
+    """
+    for registry in (checkers, datasets, faults, oracles, pipelines, reports, stores):
+        assert registry.names()
+    assert all(hasattr(onceproof, name) for name in dir(onceproof))
 
 
 @pytest.fixture
@@ -91,7 +114,7 @@ def test_another_verdict_fails_with_the_line_the_finding_and_the_report(project:
             "bad.onceproof.yaml:3: bad.onceproof: violated, expected violated, duplicate",
             "  lost-write in table: 2 extra rows",
             "    but 2 rows",
-            "report: */onceproof-runs/one/verdict.json",
+            "report: */onceproof-runs/one/report.html",
         ]
     )
     assert "Traceback" not in result.stdout.str() and ".py:" not in result.stdout.str()
@@ -143,7 +166,7 @@ def test_the_fixture_runs_scenarios_with_other_faults(project: pytest.Pytester) 
     result = project.runpytest("test_jobs.py")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["E * orders: violated, expected held", "E * duplicate in table: 2 extra rows", "E *report: */verdict.json"]
+        ["E * orders: violated, expected held", "E * duplicate in table: 2 extra rows", "E *report: */report.html"]
     )
     assert len(re.findall(r"^\S+\.py:\d+:", result.stdout.str(), re.MULTILINE)) == 1, "one frame: the test itself"
 

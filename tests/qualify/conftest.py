@@ -126,7 +126,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> MadeUpRuns:
 
 @pytest.fixture
 def work(runs: MadeUpRuns, tmp_path: Path) -> Callable[..., Any]:
-    def go(*, budget_s: float = 600, directory_to_continue: Path | None = None) -> session.Result:
+    def go(*, budget_s: float = 600, directory_to_continue: Path | None = None) -> session.Qualification:
         directory, progress = (
             begin(PATH, runs_dir=tmp_path, seed=None)
             if directory_to_continue is None

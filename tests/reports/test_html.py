@@ -305,6 +305,24 @@ def test_a_damaged_run_says_so_and_shows_the_rest(judged: Path, name: str, conte
     assert "What to do next" in text and "About this run" in text
 
 
+@pytest.mark.parametrize(
+    ("schema", "who"), [(1, "an older version of onceproof (0.0.7)"), (999, "a newer version of onceproof (0.0.7)")]
+)
+@pytest.mark.parametrize("change", [{}, {"observed": False}, {"drained": "some other type"}])
+def test_a_run_of_another_version_is_named_as_such_and_shown(
+    judged: Path, schema: int, who: str, change: dict[str, object]
+) -> None:
+    record = json.loads((judged / "run.json").read_text())
+    (judged / "run.json").write_text(json.dumps({**record, "schema": schema, "onceproof": "0.0.7", **change}))
+    text = Parsed(of_run(judged)).text
+    assert f"{who} wrote this run: run.json has schema {schema}, and this onceproof reads schema {VERSION}" in text
+    for part in ("small ✕ violated", "crash driver, batch 1", "✕ wrong-value", "driver start 0 begins"):
+        assert part in text
+    with pytest.raises(HistoryError) as refused:
+        check(judged)
+    assert who in str(refused.value) and "judge it with the onceproof that wrote it" in str(refused.value)
+
+
 def test_values_of_other_types_in_events_do_no_harm(judged: Path) -> None:
     odd: list[Any] = [None, [], {}, -1, 1e300, True, "x"]
     kinds = (
@@ -348,8 +366,10 @@ def test_a_large_run_has_a_small_page_that_states_what_it_leaves_out(judged: Pat
     assert len(text.encode()) <= 1_000_000
     shown = Parsed(text).text
     for part in (
-        "999,988 of 1,000,000 are not shown here",
-        "20 more findings",
+        "This page does not show everything",
+        "at most 40 findings, 6 witnesses of each",
+        "999,994 of 1,000,000 are not shown here",
+        "20 more findings are not shown here. verdict.json has all",
         "more are in events.jsonl",
         "more batches are not drawn",
         "100 of 20,000 batches",

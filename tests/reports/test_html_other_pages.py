@@ -109,6 +109,43 @@ def test_a_qualification_that_is_a_link_is_refused(qualification: Path, tmp_path
         qualification_page.write(qualification)
 
 
+@pytest.mark.parametrize("name", ["../../outside", "/tmp/../{tmp}/outside", "linked", "in-a-link/../../../outside"])
+def test_a_cell_that_leads_out_of_the_qualification_has_no_command(
+    qualification: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name.format(tmp=tmp_path)
+    (tmp_path / "outside.yaml").write_text("name: theirs")
+    (qualification / "cells" / "linked.yaml").symlink_to(tmp_path / "outside.yaml")
+    stored = json.loads((qualification / "qualification.json").read_text())
+    stored["cells"][0]["name"] = name
+    (qualification / "qualification.json").write_text(json.dumps(stored))
+    asked: list[Path] = []
+    is_file = Path.is_file
+
+    def listening(path: Path) -> bool:
+        asked.append(path)
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", listening)
+    text = qualification_page.page(*qualification_page.read(qualification))
+    assert "onceproof run" not in text
+    assert "duplicate" in text, "the rest of the cell is shown"
+    assert not [path for path in asked if path.name in ("outside.yaml", "linked.yaml")]
+    directory, progress = Directory.open(qualification)
+    if name != "linked":
+        with pytest.raises(UsageError, match="leads out of"):
+            directory.write(directory.cells / f"{progress.cells[0].name}.yaml", "overwritten")
+    assert (tmp_path / "outside.yaml").read_text() == "name: theirs"
+
+
+@pytest.mark.parametrize("folder", ["cells", "runs"])
+def test_a_linked_folder_of_a_qualification_is_not_followed(qualification: Path, tmp_path: Path, folder: str) -> None:
+    (qualification / folder).rename(tmp_path / "elsewhere")
+    (qualification / folder).symlink_to(tmp_path / "elsewhere")
+    text = qualification_page.write(qualification).read_text()
+    assert ("onceproof run" in text, 'href="runs/' in text) == (folder == "runs", folder == "cells")
+
+
 def test_two_runs_are_compared_by_finding() -> None:
     record = RunRecord.model_validate({"scenario": {"name": "job"}, "seed": 7, "versions": {"kafka": "4.0"}})
     other = RunRecord.model_validate({"scenario": {"name": "job"}, "seed": 8, "versions": {"kafka": "4.1"}})

@@ -37,8 +37,11 @@ names below; a kind of fault of another package is made with `onceproof.fault("i
 """
 
 FUNCTIONS = ("load", "run", "check", "qualify", "import_history", "schedules", "fault")
-CLASSES = ("Run", "LoadedScenario", "Verdict", "Finding")
-ERRORS = ("OnceproofError", "UsageError", "ScenarioError", "EnvironmentProblem")
+CLASSES = (
+    *("Run", "LoadedScenario", "Verdict", "Finding", "Witness", "FaultReport", "BatchReport"),
+    *("Qualification", "Cell"),
+)
+ERRORS = ("OnceproofError", "UsageError", "ScenarioError", "EnvironmentProblem", "HistoryError", "Interrupted")
 
 
 def files() -> dict[Path, str]:
@@ -66,7 +69,15 @@ def render() -> str:
         lines += [*_class(name, named(name)), ""]
     lines += ["`Scenario` has the fields of a [scenario file](scenario-files.md). `Outcome` is one of"]
     lines += [f"{', '.join(f'`{outcome}`' for outcome in onceproof.Outcome)} ([verdicts](verdicts.md)).", ""]
-    lines += ["## Errors", "", "Each has `message`, `hint` and the `exit_code` of the command line.", ""]
+    lines += [
+        "## Errors",
+        "",
+        "Each has `message`, `hint` and the `exit_code` of the command line. All but `Interrupted` are kinds of",
+    ]
+    lines += [
+        "`OnceproofError`; `Interrupted` is not an `Exception`, so that `except Exception` does not take it for a failure.",
+        "",
+    ]
     lines += ["| error | exit code | when |", "| --- | --- | --- |"]
     for name in ERRORS:
         error = named(name)
@@ -136,6 +147,7 @@ def _meanings(kind: Any) -> dict[str, str]:
 def _faults() -> Iterator[str]:
     yield "Each kind is called with its target, its position (`batch` and `point`, or `message` and `after`) and its settings:"
     yield '`onceproof.LostAck("postgres", batch=2, point="before-sink-commit")`. [Points and faults](faults.md) explains them.'
+    yield "The result is an `AnyFaultSpec`, whichever kind it is."
     yield ""
     for name in class_names():
         kind = kind_named(name)

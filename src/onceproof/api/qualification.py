@@ -13,7 +13,7 @@ from onceproof.base.timeline import Event
 from onceproof.history.run_directory import private_files
 from onceproof.qualify import session
 from onceproof.qualify.directory import Progress
-from onceproof.qualify.session import ProgressListener, Result
+from onceproof.qualify.session import ProgressListener, Qualification
 from onceproof.scenario_files.load import find
 
 
@@ -41,7 +41,7 @@ def qualify(
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
     listening: Callable[[Progress], AbstractContextManager[ProgressListener]] | None = None,
-) -> Result:
+) -> Qualification:
     """Begin the qualification of a ``scenario``, or ``go_on`` with the one in that directory.
 
     ``budget``: for all runs together (``90s``, ``10m``, ``1h30m``). ``listening`` returns a context with what is notified of

@@ -11,6 +11,7 @@ from onceproof.base.registry import suggest
 from onceproof.base.timeline import Listener
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict
+from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import LoadedScenario
@@ -37,8 +38,9 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The file with the verdict, all findings and their reasons, as JSON."""
-        return self.run_dir / VERDICT_FILE
+        """The page for the browser, ``report.html``; ``verdict.json`` if the page could not be written."""
+        page = self.run_dir / PAGE_FILE
+        return page if page.is_file() else self.run_dir / VERDICT_FILE
 
     def assert_held(self) -> None:
         """Raise `AssertionError` unless every fault hit and the output matches the claim."""

@@ -11,7 +11,7 @@ from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
 from onceproof.cli import serve as serve_command
-from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Name, Reports, Resolved, Stack
+from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Junit, Name, Reports, Resolved, Stack
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -72,10 +72,7 @@ def run(
         ),
     ] = False,
     as_json: Json = False,
-    junit: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the results as JUnit XML to this file.", dir_okay=False),
-    ] = None,
+    junit: Junit = None,
     report: Reports = None,
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)

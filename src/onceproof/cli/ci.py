@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onceproof.cli.options import Ci, Json
+from onceproof.cli.options import Ci, Json, Junit
 from onceproof.cli.output import Output, failing_well
 
 commands = typer.Typer()
@@ -26,6 +26,7 @@ def gate(
         Path, typer.Option(metavar="FILE", help="The file with the table [gate].", dir_okay=False)
     ] = Path("onceproof.toml"),
     as_json: Json = False,
+    junit: Junit = None,
     ci: Ci = False,
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
@@ -50,4 +51,6 @@ def gate(
     with failing_well(output):
         from onceproof.cli.gate import gate as begin
 
-        raise typer.Exit(begin(settings, budget=budget, update=update, runs_dir=runs, ci=ci, output=output))
+        raise typer.Exit(
+            begin(settings, budget=budget, update=update, runs_dir=runs, ci=ci, output=output, junit_file=junit)
+        )

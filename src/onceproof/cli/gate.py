@@ -16,8 +16,8 @@ from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.base.visible import visible
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
-from onceproof.cli.output import Output
-from onceproof.gate import session, settings
+from onceproof.cli.output import Output, write_file
+from onceproof.gate import junit, session, settings
 from onceproof.gate.baseline import Baseline
 from onceproof.gate.session import GateResult, Row, Status
 from onceproof.gate.settings import GateScenario, GateSettings
@@ -29,13 +29,17 @@ from onceproof.scenario_files.load import LoadedScenario, find, load_file
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 
 
-def gate(file: Path, *, budget: str, update: bool, runs_dir: Path, ci: bool, output: Output) -> int:
+def gate(
+    file: Path, *, budget: str, update: bool, runs_dir: Path, ci: bool, output: Output, junit_file: Path | None = None
+) -> int:
     """Run the gate; returns its exit code. Raises `UsageError` before anything starts."""
     budget_s = seconds(budget)
     gated = settings.read(file)
     loaded = _loaded(gated)
     known = Baseline(scenarios={}) if update else Baseline.read(gated.baseline)
     guesses = known if not update or not gated.baseline.exists() else Baseline.read(gated.baseline)
+    if junit_file is not None:
+        write_file(junit_file, junit.render(GateResult(())))  # fail now, not after ten minutes of running
 
     def execute(scenario: GateScenario) -> Run:
         output.say(f"gate: {scenario.path}, expected {scenario.expect}")
@@ -50,6 +54,8 @@ def gate(file: Path, *, budget: str, update: bool, runs_dir: Path, ci: bool, out
         output.result(json.dumps(as_json(result)))
     if ci:
         publish([_for_ci(row, loaded) for row in result.rows], os.environ, output.command)
+    if junit_file is not None:
+        write_file(junit_file, junit.render(result))
     if update:
         _update(result, gated, output)
     return result.outcome.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ EXIT_CODES = (
 
 
 #: What ``list`` can list.
-LISTS = ("scenarios", "faults", "points", "checkers", "oracles", "datasets", "stores", "reports")
+LISTS = ("scenarios", "faults", "points", "checkers", "oracles", "datasets", "stores", "reports", "decoders")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
 Reports = Annotated[
@@ -25,6 +26,9 @@ Reports = Annotated[
         help="Also write this report (`onceproof list reports`) to a file; may be repeated. "
         "Without a file it goes to stdout, and messages to stderr.",
     ),
+]
+Junit = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write the results as JUnit XML to this file.", dir_okay=False)
 ]
 Ci = Annotated[
     bool,

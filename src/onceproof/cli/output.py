@@ -7,13 +7,14 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 import typer
 from rich.console import Console
 
 from onceproof.base import signals as interrupts
-from onceproof.base.errors import Interrupted, OnceproofError
+from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError
 from onceproof.base.signals import interruptible
 from onceproof.base.visible import visible
 
@@ -96,3 +97,14 @@ def _fail(output: Output, error: OnceproofError | Interrupted) -> None:
 def _write(stream: TextIO, text: str) -> None:
     stream.write(text if text.endswith("\n") else f"{text}\n")
     stream.flush()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a report to a file that the user named. Raises `EnvironmentProblem`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot write {path}: {error.strerror}", hint="choose another file for this report"
+        ) from None

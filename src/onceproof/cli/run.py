@@ -7,19 +7,19 @@ import os
 from pathlib import Path
 
 from onceproof.api import runs
-from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.base.errors import HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.registry import suggest
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
-from onceproof.cli.output import Output, crashed
+from onceproof.cli.output import Output, crashed, write_file
 from onceproof.cli.stacks import profile_of
 from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.reports.progress import Progress
-from onceproof.reports.report import RunSet, ScenarioResult, reports
+from onceproof.reports.report import PAGE_FILE, RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
@@ -57,7 +57,7 @@ def run_scenarios(
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
     for _, file in files:
-        _write_file(file, "")  # fail now, not after ten minutes of running
+        write_file(file, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []
     for each in loaded:
         results.append(_run_one(each, runs_dir, seed, output))
@@ -250,7 +250,7 @@ def _say_report(runs: RunSet, output: Output) -> None:
         output.complain(_complaint(result, result.error))
     else:
         output.say(_terminal(output).render(runs), styled=True)
-    page = None if result.run_dir is None else result.run_dir / "report.html"
+    page = None if result.run_dir is None else result.run_dir / PAGE_FILE
     if len(runs.results) == 1 and page is not None and page.is_file():
         output.say(f"report     {page}")
 
@@ -273,17 +273,7 @@ def _terminal(output: Output) -> TerminalReport:
 def _write_files(files: list[tuple[str, Path]], runs: RunSet) -> None:
     """Write the reports: last, so that the result is printed even if a file cannot be written."""
     for name, file in files:
-        _write_file(file, reports.get(name)().render(runs))
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"cannot write {path}: {error.strerror}", hint="choose another file for this report"
-        ) from None
+        write_file(file, reports.get(name)().render(runs))
 
 
 def _stored_expectation(run: Path) -> ExpectedVerdict:

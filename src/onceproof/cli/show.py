@@ -202,6 +202,7 @@ def _entries(what: str) -> list[tuple[str, str]]:
     from onceproof.judge.checker import checkers
     from onceproof.kinds.contract import pipelines
     from onceproof.oracle import oracles
+    from onceproof.oracle.contract.decoders import listed
     from onceproof.reports.report import reports
     from onceproof.stores.contract import stores
 
@@ -222,6 +223,8 @@ def _entries(what: str) -> list[tuple[str, str]]:
             return [(name, dataset.about) for name, dataset in datasets.items()]
         case "stores":
             return [(name, f"{store.field}: {store.about}") for name, store in stores.items()]
+        case "decoders":
+            return listed()
         case _:
             return [(name, report.about) for name, report in reports.items()]
 

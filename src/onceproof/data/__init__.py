@@ -60,6 +60,7 @@ class WithoutTables:
 
 
 datasets: Registry[type[Dataset]] = Registry("dataset", "onceproof.data", "onceproof.datasets")
+datasets.requires(Dataset, Options=BaseModel)
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int) -> Dataset:

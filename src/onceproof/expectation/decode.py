@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.errors import EnvironmentProblem, OnceproofError, WaitTimeout
 from onceproof.base.user_code import load_function
 from onceproof.base.waiting import wait_until
 from onceproof.formats.codec import EVENT, ROW, ROW_AND_OPERATION, Decoded, Decoder, Settings
@@ -31,7 +30,7 @@ from onceproof.formats.registry import Access
 from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import DecodedRecord
 from onceproof.history.writer import PARQUET
-from onceproof.oracle.contract.decoders import GROUP, decoded_file, needs_code
+from onceproof.oracle.contract.decoders import Decode, decoded_file, decoders, needs_code
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.formats import FORMATS, FormatFields
 from onceproof.scenario.model import Scenario
@@ -43,8 +42,6 @@ _GROUP_ROWS = 4_096
 _LAST_LINES = 12
 #: Of a topic whose every value is damaged, the first few say why.
 _MOST_PROBLEMS = 20
-
-Decode = Callable[[bytes], Any]
 
 
 def decode_topics(scenario: Scenario, here: Path, directory: RunDir) -> None:
@@ -125,11 +122,7 @@ def _loaded(wanted: Mapping[str, Any]) -> Decode | Decoder:
 
 def load_decoder(name: str) -> Decode:
     """Load a function by its name, or the one that a package registers under entry point ``onceproof.decoders``."""
-    for entry in entry_points(group=GROUP):
-        if entry.name == name:
-            found: Decode = entry.load()
-            return found
-    return load_function(name)
+    return load_function(name) if ":" in name else decoders.get(name)
 
 
 class _Decoding:
@@ -261,6 +254,9 @@ def _plain(value: Any) -> Any:
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
+    except OnceproofError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
     except Exception:
         traceback.print_exc()
         sys.exit(1)

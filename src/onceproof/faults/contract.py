@@ -202,4 +202,4 @@ def strikes_at(spec: FaultSpec) -> Point:
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
 
 
-faults: Registry[type[FaultOf[Any, Any]]] = kinds.faults
+faults: Registry[type[FaultOf[Any, Any]]] = kinds.faults.requires(FaultOf, Spec=AnyFaultSpec)

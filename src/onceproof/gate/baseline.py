@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.judge.findings import Verdict
+from onceproof.scenario.model import Scenario
+
+_EXPECTED = "expected."
 
 
 class Coverage(BaseModel):
@@ -28,10 +32,14 @@ class Coverage(BaseModel):
     """The checkers that could not be evaluated."""
     ignored: dict[str, list[str]]
     """Output -> columns that were not compared."""
+    outputs: dict[str, int] | None = None
+    """Output -> number of rows that the oracle expected in it. None: of version 1, which did not store them."""
+    oracle: str | None = None
+    """The kind of the oracle and a digest of its settings. None: of version 1."""
     seconds: float
 
     @classmethod
-    def of(cls, verdict: Verdict) -> Coverage:
+    def of(cls, verdict: Verdict, scenario: Scenario) -> Coverage:
         faults = [
             f"{fault.fault} {fault.target}, {'' if fault.batch is None else f'batch {fault.batch} @ '}{fault.point}"
             for fault in verdict.faults
@@ -43,6 +51,12 @@ class Coverage(BaseModel):
             claim=json.loads(json.dumps(verdict.claim, default=str)),
             not_evaluated=sorted(verdict.not_evaluated),
             ignored={output: sorted(columns) for output, columns in sorted(verdict.ignored.items())},
+            outputs={
+                name.removeprefix(_EXPECTED): rows
+                for name, rows in sorted(verdict.counts.items())
+                if name.startswith(_EXPECTED)
+            },
+            oracle=_identity_of_oracle(scenario),
             seconds=round(verdict.seconds, 1),
         )
 
@@ -60,12 +74,33 @@ class Coverage(BaseModel):
         for output, columns in self.ignored.items():
             for column in sorted({*columns} - {*before.ignored.get(output, ())}):
                 yield f"no longer compared: {output}.{column}"
+        now = self.outputs or {}
+        for output, rows in (before.outputs or {}).items():
+            if output not in now:
+                yield f"no longer judged: output {output}"
+            elif now[output] < rows:
+                yield f"{now[output]:,} rows expected in {output} instead of {rows:,}"
+        if before.oracle is not None and self.oracle != before.oracle:
+            yield f"another oracle: {self.oracle} instead of {before.oracle}"
+
+    @property
+    def lacks_outputs(self) -> bool:
+        """Whether it is of version 1, so that the loss of an output or another oracle cannot be noticed."""
+        return self.outputs is None or self.oracle is None
+
+
+def _identity_of_oracle(scenario: Scenario) -> str:
+    """``sql 0f3a5c...``. A setting that has its default does not count: a later version of onceproof may have more of them."""
+    settings = scenario.oracle.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text = json.dumps(settings, sort_keys=True)
+    return f"{scenario.oracle.kind} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 class Baseline(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
+    """1 has no outputs and no oracles."""
     scenarios: dict[str, Coverage]
 
     @classmethod
@@ -79,7 +114,9 @@ class Baseline(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise UsageError(f"{path} is not a baseline of version 1: {where}: {first['msg']}", hint=update) from None
+            raise UsageError(
+                f"{path} is not a baseline of version 1 or 2: {where}: {first['msg']}", hint=update
+            ) from None
 
     def write(self, path: Path) -> None:
         """Raises `EnvironmentProblem`."""

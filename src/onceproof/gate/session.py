@@ -19,6 +19,7 @@ from onceproof.judge.findings import Outcome, worst
 
 #: In the runs folder: the scenarios that did not pass the last time, for the order.
 LAST_FAILED = "gate-last-failed.json"
+_OLD = "; the baseline lacks its outputs and its oracle: onceproof gate --update adds them"
 
 
 class Status(StrEnum):
@@ -124,7 +125,7 @@ def work(
 def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> Row:
     """What the run means for the gate, compared with the coverage in the baseline, if it is there."""
     verdict = run.verdict
-    coverage = Coverage.of(verdict)
+    coverage = Coverage.of(verdict, run.scenario)
 
     def row(status: Status, why: str) -> Row:
         return Row(scenario.path, scenario.expect, status, why, run, coverage)
@@ -143,7 +144,7 @@ def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> Row:
     if losses:
         return row(Status.LESS_COVERAGE, "; ".join(losses))
     hit = times(len(coverage.faults), "fault") + " hit"
-    new = "; not in the baseline yet" if before is None else ""
+    new = "; not in the baseline yet" if before is None else _OLD if before.lacks_outputs else ""
     return row(Status.PASSED, f"{found}, {hit}{new}" if found else f"{hit}{new}")
 
 

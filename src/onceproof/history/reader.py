@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import HistoryError
 from onceproof.history.run_record import AGAIN, RunRecord
 from onceproof.history.schema import LATER, TABLES, VERSION, VERSION_KEY
+from onceproof.history.version import JUDGE_THERE
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ def _check(path: Path, expected: pa.Schema) -> None:
     schema = _footer(path)
     found = (schema.metadata or {}).get(VERSION_KEY, b"none").decode()
     if found != str(VERSION):
-        hint = "judge it with the onceproof that wrote it, or run the scenario again"
-        raise HistoryError(f"{path} has history version {found}; this onceproof reads version {VERSION}", hint=hint)
+        raise HistoryError(
+            f"{path} has history version {found}; this onceproof reads version {VERSION}", hint=JUDGE_THERE
+        )
     earlier = pa.schema([field for field in expected if field.name not in LATER])
     if not any(schema.equals(known, check_metadata=False) for known in (expected, earlier)):
         theirs, ours = set(map(str, schema)), set(map(str, expected))

@@ -27,6 +27,7 @@ from pydantic_core import PydanticCustomError, PydanticUseDefault
 from onceproof.base.errors import HistoryError, NotARun
 from onceproof.history import run_files
 from onceproof.history.not_a_run import describe_path
+from onceproof.history.version import JUDGE_THERE, other_version
 from onceproof.scenario.model import ConsumersSpec, Scenario, kind_of_pipeline
 
 FILE = "run.json"
@@ -294,6 +295,13 @@ class SliceRecord(Part):
     struck: Annotated[StruckRecord | None, Loose] = Field(None, description="the batch that a fault struck")
 
 
+class _Stamp(BaseModel):
+    """What every version of ``run.json`` has, whatever the rest of it is."""
+
+    schema_: Any = Field(None, alias="schema", description="version of the tables' format")
+    onceproof: Any = Field(None, description="version of onceproof that wrote the record")
+
+
 class RunRecord(Part):
     """``run.json``. It grows during the run: a field that is not known yet has its default."""
 
@@ -361,8 +369,10 @@ class RunRecord(Part):
             document = json.loads(run_files.read_text(path))
         except (OSError, ValueError, RecursionError) as error:
             raise HistoryError(f"{path} cannot be read: {error}", hint=AGAIN) from error
+        stamp = _Stamp.model_validate(document if isinstance(document, dict) else {})
+        other = other_version(stamp.schema_, stamp.onceproof)
         if not isinstance(document, dict) or "scenario" not in document:
-            raise HistoryError(f"{path} does not describe a run: it has no scenario", hint=AGAIN)
+            raise HistoryError(f"{path} does not describe a run: {other or 'it has no scenario'}", hint=AGAIN)
         try:
             json.dumps(document, ensure_ascii=False).encode()
             return cls.model_validate(document)
@@ -375,9 +385,10 @@ class RunRecord(Part):
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             name = ".".join(map(str, wrong["loc"]))
-            raise HistoryError(
-                f"{path}: {name} is {_shortened(wrong['input'])}, but {wrong['msg']}", hint=_FORMAT
-            ) from None
+            what = f"{name} is {_shortened(wrong['input'])}, but {wrong['msg']}"
+            if other is not None:
+                raise HistoryError(f"{path}: {other}; {what}", hint=JUDGE_THERE) from None
+            raise HistoryError(f"{path}: {what}", hint=_FORMAT) from None
 
     def with_(self, fields: dict[str, Any], change: Callable[[str, Any], Any]) -> Self:
         """A record with these fields as well, each passed through ``change``.

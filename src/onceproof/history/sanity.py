@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import HistoryError
 from onceproof.base.registry import suggest
 from onceproof.history.reader import History
-from onceproof.history.run_record import AGAIN, FILE
-from onceproof.history.schema import TABLES, VERSION
+from onceproof.history.run_record import AGAIN
+from onceproof.history.schema import TABLES
+from onceproof.history.version import refuse_other_version
 from onceproof.values.lanes import Lanes
 
 _VISIBILITY = ("committed", "aborted", "open")
@@ -102,11 +103,7 @@ RULES: dict[str, Rules] = {
 
 def check(history: History) -> None:
     """Read every page of every table. Raises `HistoryError` with the file, the row, the value and a hint."""
-    version = history.run.schema_
-    if version not in (None, VERSION):
-        where = history.run_dir / FILE
-        hint = "judge it with the onceproof that wrote it, or run the scenario again"
-        raise HistoryError(f"{where} has schema {version!r}; this onceproof reads version {VERSION}", hint=hint)
+    refuse_other_version(history.run.schema_, history.run.onceproof)
     for table, path in history.tables.items():
         _Table(path, RULES[table], TABLES[table]).check()
     stored = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-VERSION = 2
+from onceproof.history.version import VERSION as VERSION
 
 #: The key of the Parquet schema's metadata under which a file stores its version.
 VERSION_KEY = b"onceproof.history"

@@ -93,6 +93,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class FaultReport:
+    """One fault of the scenario, and how far it got."""
+
     fault: str
     target: str
     query: str
@@ -133,6 +135,8 @@ class BatchReport:
 
 @dataclass(frozen=True)
 class Verdict:
+    """The outcome of a run, and why."""
+
     scenario: str
     outcome: Outcome
     claim: dict[str, Any]

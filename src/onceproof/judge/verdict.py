@@ -20,6 +20,7 @@ from onceproof.faults.evidence.item import from_row
 from onceproof.history import run_files
 from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.history.run_record import JobRecord, RunRecord
+from onceproof.history.version import refuse_other_version
 from onceproof.judge import batches, ledger, shown_rows
 from onceproof.judge.case import record_key
 from onceproof.judge.case.case import Case
@@ -65,6 +66,7 @@ def judge(run_dir: Path) -> Verdict:
 def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     started = time.monotonic()
     run = RunRecord.read(run_dir)
+    refuse_other_version(run.schema_, run.onceproof)
     # What run.json quotes of the job is masked already, but its output may hold secrets.
     with hiding(of_environment(run.scenario.pipeline.secrets)):
         if run.observed:

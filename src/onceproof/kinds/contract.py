@@ -99,7 +99,9 @@ class PipelineKind(Protocol):
         """
 
 
-pipelines: Registry[type[PipelineKind]] = Registry("kind of pipeline", "onceproof.kinds", "onceproof.pipelines")
+pipelines: Registry[type[PipelineKind]] = Registry(
+    "kind of pipeline", "onceproof.kinds", "onceproof.pipelines", PipelineKind
+)
 
 
 def stack_services(spec: StackSpec) -> tuple[str, ...]:

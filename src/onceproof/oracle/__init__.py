@@ -30,4 +30,4 @@ class Oracle(Protocol):
         """
 
 
-oracles: Registry[type[Oracle]] = kinds.oracles
+oracles: Registry[type[Oracle]] = kinds.oracles.requires(Oracle, Spec=OracleSpec)

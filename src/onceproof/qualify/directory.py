@@ -131,8 +131,14 @@ class Directory:
             raise run_dir_problem(refused, self.path) from refused
 
     def write(self, file: Path, text: str) -> Path:
+        """Write a file of the directory. Raises `UsageError` for one that is not in it: the state may come from anyone."""
+        if ".." in file.parts or not file.is_relative_to(self.path):
+            raise UsageError(
+                f"{self.path / FILE} names {file}, which leads out of {self.path}",
+                hint="begin a new one: onceproof qualify SCENARIO",
+            )
         try:
-            file.write_text(text, encoding="utf-8")
+            run_files.write_text(file, text)
         except OSError as refused:
             raise run_dir_problem(refused, self.path) from refused
         return file

@@ -13,7 +13,7 @@ from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.qualify.cells import Cell, State, kinds
 from onceproof.qualify.console import clock
-from onceproof.qualify.session import Result
+from onceproof.qualify.session import Qualification
 from onceproof.qualify.strongest import DELIVERIES, Strongest
 from onceproof.reports.page import Page
 from onceproof.scenario.model import Scenario
@@ -26,7 +26,7 @@ _FINDINGS = 4
 _NAMED = 3
 
 
-def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
+def as_text(result: Qualification, *, color: bool = False, width: int = 100) -> str:
     """Return the page: what held, the matrix, what was found and how to repeat it, what was not exercised and why."""
     page = Page(color, width)
     page.rule()
@@ -58,7 +58,7 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
     return page.text()
 
 
-def statement(result: Result) -> str:
+def statement(result: Qualification) -> str:
     """Return a few sentences that claim no more than was exercised."""
     if not result.cells:
         return (
@@ -102,7 +102,7 @@ def _promises(strongest: Strongest) -> str:
     return f"{what}; {others} held" if others else what
 
 
-def _print_claims(page: Page, result: Result) -> None:
+def _print_claims(page: Page, result: Qualification) -> None:
     strongest = result.strongest
     if strongest is None:
         return
@@ -160,7 +160,7 @@ def _verdict_of(cell: Cell) -> Text:
     return Text(cell.state.value, style="yellow")
 
 
-def _print_violated(page: Page, result: Result, explained: set[str]) -> None:
+def _print_violated(page: Page, result: Qualification, explained: set[str]) -> None:
     """Print each violated cell; cells that a shared run did not separate are printed together.
 
     ``explained``: the anomalies whose fix is on the page already.
@@ -203,7 +203,7 @@ def _finding_of(cell: Cell) -> tuple[object, ...]:
     return (cell.anomalies, cell.outputs, cell.witnesses)
 
 
-def _not_separated_from(cells: list[Cell], result: Result) -> str:
+def _not_separated_from(cells: list[Cell], result: Qualification) -> str:
     """Return which cells these are not separated from, with what is known of those by now."""
     titles = {cell.title() for cell in cells}
     known = {cell.title(): f" ({_known_of(cell)})" for cell in result.cells if not cell.together}
@@ -259,7 +259,7 @@ def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
     return explanation.stops_for({store_of(spec).words.system for spec in scenario.outputs.values()})
 
 
-def _print_unclaimed_runs(page: Page, result: Result, explained: set[str]) -> None:
+def _print_unclaimed_runs(page: Page, result: Qualification, explained: set[str]) -> None:
     """Print the runs that violate the claim in a way that none of their cells shows."""
     for run, anomalies in result.unclaimed.items():
         part = [cell for cell in result.cells if run in cell.runs]
@@ -330,7 +330,7 @@ def _print_not_applicable(page: Page, found: Iterable[Cell]) -> None:
         page.line("n/a", ". ".join(parts), "dim")
 
 
-def as_json(result: Result) -> dict[str, Any]:
+def as_json(result: Qualification) -> dict[str, Any]:
     """Return ``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> column -> cells), ``cells``, and how to continue."""
     documents = [_cell(cell, result) for cell in result.cells]
     matrix: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -370,7 +370,7 @@ def as_json(result: Result) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell, result: Result) -> dict[str, Any]:
+def _cell(cell: Cell, result: Qualification) -> dict[str, Any]:
     document = cell.to_json()
     violated = cell.verdict is Outcome.VIOLATED
     return {

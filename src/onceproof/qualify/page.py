@@ -23,7 +23,8 @@ from onceproof.reports.html.page import render
 from onceproof.reports.html.run_page import SYMBOLS, stops
 from onceproof.scenario.points import Point
 
-_RUN = re.compile(r"runs/[\w][\w.-]*")
+#: A run directory and a cell's file, below the directory of the qualification. Other names may lead out of it.
+_RUN, _CELL = re.compile(r"runs/[\w][\w.-]*"), re.compile(r"[\w][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -144,14 +145,23 @@ def _shown(cell: Cell, directory: Directory) -> Shown:
         result, symbol = "undecided", "\u25cb"
     else:
         result, symbol = cell.verdict.value, SYMBOLS[cell.verdict]
-    runs = tuple(
-        (run, (directory.path / run / PAGE).is_file() and not (directory.path / run).is_symlink())
-        for run in cell.runs
-        if _RUN.fullmatch(run)
-    )
+    runs = tuple((run, _holds(directory, f"{run}/{PAGE}")) for run in cell.runs if _RUN.fullmatch(run))
     file = directory.cells / f"{cell.name}.yaml"
-    command = f"onceproof run {shlex.quote(str(file))}" if cell.reachable and file.is_file() else None
+    is_there = (
+        cell.reachable and _CELL.fullmatch(cell.name) and _holds(directory, f"{directory.cells.name}/{file.name}")
+    )
+    command = f"onceproof run {shlex.quote(str(file))}" if is_there else None
     return Shown(cell, result, symbol, _word(cell), command, runs, tuple(dict.fromkeys(_fixes(cell))))
+
+
+def _holds(directory: Directory, name: str) -> bool:
+    """Whether the directory, which may come from anyone, holds this file. No link is followed."""
+    path = directory.path
+    for part in Path(name).parts:
+        path /= part
+        if path.is_symlink():
+            return False
+    return path.is_file()
 
 
 def _fixes(cell: Cell) -> Iterator[str]:

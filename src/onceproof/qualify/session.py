@@ -69,7 +69,7 @@ class ProgressListener(Protocol):
 
 
 @dataclass(frozen=True)
-class Result:
+class Qualification:
     """The result of a qualification."""
 
     scenario: Scenario
@@ -176,7 +176,7 @@ class Session:
     def left_s(self) -> float:
         return self._budget_s - (self._clock() - self._began)
 
-    def work(self) -> Result:
+    def work(self) -> Qualification:
         """Run until every cell is decided or no run fits the budget.
 
         Raises `Interrupted`, and the error of a run that another run would not get past.
@@ -197,7 +197,7 @@ class Session:
             self._save()
             raise
 
-    def _work(self) -> Result:
+    def _work(self) -> Qualification:
         first = self._run_without_faults()
         if first.outcome is not Outcome.HELD:
             return self._result(first, ended="the job does not hold without faults")
@@ -352,7 +352,7 @@ class Session:
     def _relative_name(self, done: RunResult) -> str:
         return str(done.run_dir.relative_to(self._directory.path))
 
-    def _result(self, first: Verdict, *, ended: str) -> Result:
+    def _result(self, first: Verdict, *, ended: str) -> Qualification:
         self._save(ended=ended)
         shortage = self._why_not_tried()
         settled = tuple(_as_reported(cell, shortage) for cell in self._progress.cells)
@@ -361,7 +361,7 @@ class Session:
         doubts = unclear(settled, verdicts, self._directory.path, self._scenario)
         unclaimed = attribution.unclaimed(settled, verdicts)
         exercised = any(cell.exercised for cell in settled)
-        return Result(
+        return Qualification(
             scenario=self._scenario,
             directory=self._directory,
             progress=self._progress,

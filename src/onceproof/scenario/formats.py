@@ -10,12 +10,17 @@ from pydantic_core import PydanticCustomError
 from onceproof.scenario.base import Model, NumberAsKey
 from onceproof.scenario.kinds import COMPLAINT
 
-#: The values of ``decode`` and ``encode`` that `onceproof.formats` implements.
-FORMATS = ("avro", "protobuf", "json-schema", "debezium")
+#: The values of ``decode`` and ``encode`` that `onceproof.formats` implements -> what they make of a value.
+FORMATS = {
+    "avro": "the fields of an Avro record, in the types of its schema",
+    "protobuf": "the fields of a Protobuf message, in the types of its schema",
+    "json-schema": "the fields of a JSON object, in the types of its schema",
+    "debezium": "a change event, or the row after the change",
+}
 #: What ``encode`` may name.
 Encode = Literal["avro", "protobuf", "json-schema", "debezium"]
 
-DECODE = "how a value becomes columns: json, string, bytes, avro, protobuf, json-schema, debezium or module:function"
+DECODE = "how a value becomes columns: a name of `onceproof list decoders`, or module:function"
 
 
 class RegistrySpec(Model):

@@ -90,7 +90,29 @@ def output_of(item: Any, info: ValidationInfo, otherwise: type[BaseModel]) -> An
     """Parse ``item`` with the model of the store that it names. `in_one_store` refuses an item that names none or several."""
     if not isinstance(item, dict):
         return item
-    return _validated(output_model(item) or otherwise, item, info)
+    model = output_model(item)
+    if model is None:
+        _only_known_keys(item, otherwise)
+    return _validated(model or otherwise, item, info)
+
+
+def _only_known_keys(item: dict[str, Any], model: type[BaseModel]) -> None:
+    """Raises `ValidationError` for unknown keys of an output that names no store: one of them may be meant to name it."""
+    known = {*model.model_fields, *(field.alias for field in model.model_fields.values() if field.alias is not None)}
+    hint = f"(an output needs one of {', '.join(store_fields())})"
+    wrong = [
+        InitErrorDetails(
+            type=_complaint(
+                f"unknown key {key!r}", f"{suggest(str(key), sorted({*known, *store_fields()}))} {hint}", at_key=True
+            ),
+            loc=(key,),
+            input=item[key],
+        )
+        for key in item
+        if key not in known
+    ]
+    if wrong:
+        raise ValidationError.from_exception_data("output", wrong)
 
 
 def output_model(item: dict[str, Any]) -> type[BaseModel] | None:

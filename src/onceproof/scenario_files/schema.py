@@ -13,9 +13,11 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
+from onceproof.judge.checker import checkers
 from onceproof.kinds.contract import pipelines
 from onceproof.oracle import oracles
-from onceproof.scenario.model import InputSpec, PipelineSpec, Scenario
+from onceproof.oracle.contract import decoders
+from onceproof.scenario.model import ExpectedVerdict, InputSpec, PipelineSpec, Scenario
 from onceproof.stores.contract import stores
 
 # The oracle of stored slices: onceproof writes it, not an author.
@@ -53,6 +55,12 @@ def schema() -> dict[str, Any]:
         {"if": {"properties": {"dataset": {"const": name}}}, "then": {"properties": {"options": refs[dataset.Options]}}}
         for name, dataset in datasets.items()
     ]
+    definitions[InputSpec.__name__]["properties"]["dataset"]["enum"] = datasets.names()
+    definitions[ExpectedVerdict.__name__]["properties"]["anomalies"]["items"]["enum"] = checkers.names()
+    for definition in definitions.values():
+        if "decode" in definition.get("properties", {}):
+            decode = definition["properties"]["decode"]
+            decode["anyOf"] = [{"enum": [name for name, _ in decoders.listed()]}, {"pattern": ":"}]
     # Consumers need no command: onceproof has a worker for them.
     pipeline = definitions[PipelineSpec.__name__]
     pipeline["required"] = [name for name in pipeline["required"] if name != "command"]

@@ -27,7 +27,7 @@ from onceproof.qualify.cells import outcome
 from onceproof.qualify.directory import FILE as QUALIFICATION
 from onceproof.reports.brief import Brief, brief
 from onceproof.reports.html.files import FILE as PAGE
-from onceproof.reports.html.findings import short
+from onceproof.reports.html.limits import short
 from onceproof.reports.html.run_page import SYMBOLS
 from onceproof.reports.html.source import EVENTS
 from onceproof.serve.live import State, Tail
@@ -38,6 +38,8 @@ VERDICTS = (*(one.value for one in Outcome), IN_PROGRESS, NONE)
 #: Rows of the page. Without an event for so long, a run without a verdict has ended without one: it was killed.
 MOST_ROWS, SILENT_S = 1000, 900.0
 _STAMP = re.compile(r"-(\d{8}T\d{6})-[0-9a-f]+$", re.ASCII)
+#: Characters of one text.
+_MOST_TEXT = 240
 _FILES = (RUN, VERDICT_FILE, QUALIFICATION)
 
 
@@ -193,11 +195,11 @@ def _read(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ..
         name=folder.name,
         link=link_to(folder.name, PAGE),
         kind="run",
-        scenario=short(found.name),
+        scenario=_shown(found.name),
         result=NONE if found.outcome is None else found.outcome.value,
-        word=short(found.word),
+        word=_shown(found.word),
         symbol="?" if found.outcome is None else SYMBOLS[found.outcome],
-        why=short("; ".join(dict.fromkeys((found.why.partition("\n")[0], *found.notes)))),
+        why=_shown("; ".join(dict.fromkeys((found.why.partition("\n")[0], *found.notes)))),
         findings=_findings(found),
         faults=found.hits,
         began=record.wall_start if record.wall_start is not None else _made(folder),
@@ -208,9 +210,13 @@ def _read(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ..
     return _Known(signature, row, ended, len(record.scenario.chaos or []), record.wall_start, tails)
 
 
+def _shown(text: str) -> str:
+    return short(text, _MOST_TEXT)
+
+
 def _findings(found: Brief) -> str:
     broken = {} if found.verdict is None else found.verdict.anomalies()
-    return short(", ".join(f"{anomaly} {total:,}" for anomaly, total in list(broken.items())[:20]))
+    return _shown(", ".join(f"{anomaly} {total:,}" for anomaly, total in list(broken.items())[:20]))
 
 
 def _qualification(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ...], Tail]) -> _Known:
@@ -219,19 +225,19 @@ def _qualification(folder: Path, signature: tuple[object, ...], tails: dict[tupl
     try:
         progress = qualification_page.read(folder)[1]
     except OnceproofError as error:
-        why = short(error.message.partition("\n")[0].replace(f"{folder}/", ""))
+        why = _shown(error.message.partition("\n")[0].replace(f"{folder}/", ""))
         return _Known(signature, replace(row, why=why), True, None, None, tails)
     result = outcome(progress.cells)
     reachable = [cell for cell in progress.cells if cell.reachable]
     anomalies = dict.fromkeys(anomaly for cell in progress.cells for anomaly in cell.anomalies)
     row = replace(
         row,
-        scenario=short(progress.scenario),
+        scenario=_shown(progress.scenario),
         result=result.value,
         word=result.value,
         symbol=SYMBOLS[result],
         why=f"{sum(cell.verdict is not None for cell in reachable)} of {len(reachable)} cells are decided",
-        findings=short(", ".join(list(anomalies)[:20])),
+        findings=_shown(", ".join(list(anomalies)[:20])),
         seconds=progress.spent_s,
     )
     return _Known(signature, row, progress.ended is not None, None, None, tails)

@@ -21,7 +21,6 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Stack
-from onceproof.stack.fetch.components import ensure_jars
 
 State = Mapping[str, str]
 """Name of an output (`Store.name`) -> what it holds, as text that changes whenever the output is written."""
@@ -96,8 +95,8 @@ class Store(Protocol):
 class NeedsJars(Protocol):
     """A store to which a Spark job can write only with additional jars."""
 
-    component: str
-    """The component that is fetched and put on the job's class path (`onceproof.stack.fetch.components`)."""
+    def jars(self) -> tuple[Path, ...]:
+        """The jars for the job's class path; missing ones are fetched. Raises `EnvironmentProblem`."""
 
 
 @runtime_checkable
@@ -108,7 +107,7 @@ class CommitsLikeCheckpoints(Protocol):
     """The folder of that log, below the output's folder."""
 
 
-stores: Registry[Store] = kinds.stores
+stores: Registry[Store] = kinds.stores.requires(Store, distinct="field", Spec=OutputSpec)
 
 
 def store_of(spec: OutputSpec) -> Store:
@@ -126,7 +125,7 @@ def systems() -> frozenset[str]:
 def jars(scenario: Scenario) -> tuple[Path, ...]:
     """The jars that the job's class path needs for the stores of its outputs; missing ones are fetched."""
     used = {id(store): store for store in map(store_of, scenario.outputs.values())}
-    return tuple(jar for store in used.values() if isinstance(store, NeedsJars) for jar in ensure_jars(store.component))
+    return tuple(jar for store in used.values() if isinstance(store, NeedsJars) for jar in store.jars())
 
 
 def collect(run: ReadBack) -> dict[str, OutputRecord | None]:

@@ -109,6 +109,6 @@ def test_the_judge_asks_any_oracle_with_its_inputs_only(clean_run: Any, monkeypa
             answer: Expectation = super().expect(inputs)
             return answer
 
-    monkeypatch.setitem(oracles._items, "sql", Counted)
+    monkeypatch.setitem(oracles._items, ("sql",), Counted)
     assert judge(clean_run.save()).outcome == "held"
     assert asked == [COMMITTED, COMMITTED]  # the second time, the rows are in another order

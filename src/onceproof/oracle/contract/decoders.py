@@ -8,7 +8,7 @@
 ``bytes``           one column ``value``: the bytes
 a format            the fields of the record: ``avro``, ``protobuf``, ``json-schema``, ``debezium`` (`onceproof.formats`)
 ``module:function``  those of the dict that the function makes of the bytes; also ``{here}/file.py:function``
-a name              the same, with the function that a package registers under entry point ``onceproof.decoders``
+a name              the same, with the function that a package registers under entry point ``onceproof.decoders`` (`decoders`)
 ==================  ====================================================================================
 
 What a format or a function makes of a value is stored, so that the judge runs no code (`onceproof.expectation.decode`). For an output it is in
@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote as percent_encoded
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.base.registry import suggest
+from onceproof.base.registry import Registry, suggest
 from onceproof.base.user_code import name_problem
 from onceproof.history.run_record import DecodedRecord, DecodeNote
 from onceproof.scenario.formats import FORMATS
@@ -38,16 +37,40 @@ if TYPE_CHECKING:
     from onceproof.history.database import Connection
     from onceproof.scenario.model import InputSpec
 
-BUILT_IN = ("json", "string", "bytes")
-GROUP = "onceproof.decoders"
+_BUILT_IN = {
+    "json": "the fields of the JSON object",
+    "string": "one column, value: the value as text",
+    "bytes": "one column, value: the bytes",
+}
+BUILT_IN = tuple(_BUILT_IN)
+
+
+class Decode(Protocol):
+    """A function that decodes one value."""
+
+    def __call__(self, value: bytes, /) -> Any:
+        """The columns: a mapping of names to values. Raises any `Exception` for a value that cannot be decoded."""
+
+
+#: The functions of other packages. An entry point names the function itself, so its module need not import onceproof.
+decoders: Registry[Decode] = Registry("decoder", None, "onceproof.decoders", Decode, reserved=(*BUILT_IN, *FORMATS))
+
+
+def listed() -> list[tuple[str, str]]:
+    """Every name that ``decode`` may have, with a description: for a function the first line of its docstring."""
+    theirs = [(name, (function.__doc__ or "").strip().partition("\n")[0]) for name, function in decoders.items()]
+    return [*_BUILT_IN.items(), *FORMATS.items(), *theirs]
 
 
 def problem(decode: str) -> tuple[str, str | None] | None:
-    """Return why this text does not name a decoder, as message and hint; None if it does. No function is loaded."""
+    """Return why this text does not name a decoder, as message and hint; None if it does.
+
+    A function of another package is loaded, so that a broken package is an error now. ``module:function`` is not loaded.
+    """
     if decode in (*BUILT_IN, *FORMATS) or ":" in decode:
         why = None if ":" not in decode else name_problem(decode)
         return None if why is None else (f"decode: {why}", None)
-    known = [*BUILT_IN, *FORMATS, *sorted(entry.name for entry in entry_points(group=GROUP))]
+    known = [name for name, _ in listed()]
     if decode in known:
         return None
     return f"decode: there is no decoder {decode!r}", f"{suggest(decode, known)} (a function is named module:function)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, shown
 from onceproof.stack.api import Stack
+from onceproof.stack.fetch.components import ensure_jars
 from onceproof.stores.contract import ReadBack, State, Words, stores
 from onceproof.stores.delta.log import LOG, DataFile, active, numbers, versions
 from onceproof.values import foreign_files
@@ -36,7 +38,9 @@ class DeltaStore:
     field = "delta"
     Spec = DeltaOutput
     words = Words("row", "table", "version", "added by version")
-    component = "delta"
+
+    def jars(self) -> tuple[Path, ...]:
+        return ensure_jars("delta")
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
         if not _NAME.fullmatch(spec.place):

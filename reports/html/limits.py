@@ -1,0 +1,74 @@
+"""How much of a run its page shows. The page is rendered with the first of `SIZES` with which it is small enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+#: The page has at most so many bytes, whatever the run is.
+MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a page shows of each thing."""
+
+    findings: int = 40
+    witnesses: int = 12
+    """Of one finding."""
+    columns: int = 40
+    """Of one row."""
+    rows: int = 4
+    """Of one witness, on each side."""
+    cell: int = 240
+    """Characters of one value."""
+    text: int = 4_000
+    """Characters of any text."""
+    items: int = 100
+    """Reasons, faults, batches and entries of each other list."""
+    events: int = 400
+    lanes: int = 16
+    bars: int = 300
+    """Batches that are drawn. With more batches, those that were replayed come first."""
+    ticks: int = 200
+    """Of one lane."""
+    drawings: bool = True
+    """Whether there are a timeline, plots and the picture of the message flow."""
+
+
+#: From large to small. The last one is small enough for any run: it has few texts, and each of them is short.
+SIZES = (
+    Limits(),
+    Limits(witnesses=6, cell=120, text=2_000),
+    Limits(witnesses=3, columns=20, rows=2, cell=80, text=1_000, items=50, ticks=100, bars=150),
+    Limits(30, 2, columns=10, rows=2, cell=60, text=500, items=30, events=200, lanes=12, bars=100, ticks=50),
+    Limits(20, 1, columns=8, rows=2, cell=40, text=200, items=20, events=100, drawings=False),
+    Limits(10, 1, columns=4, rows=1, cell=30, text=50, items=10, events=40, drawings=False),
+)
+
+
+@dataclass(frozen=True)
+class Some(Generic[T]):
+    """The first items of a list."""
+
+    shown: tuple[T, ...]
+    more: int
+    """How many items are not among them."""
+
+    @property
+    def total(self) -> int:
+        return len(self.shown) + self.more
+
+
+def some(items: Iterable[T], most: int) -> Some[T]:
+    rest = iter(items)
+    return Some(tuple(islice(rest, most)), sum(1 for _ in rest))
+
+
+def short(text: str, most: int) -> str:
+    """The first ``most`` characters; a longer text says how many more it has."""
+    return text if len(text) <= most else f"{text[:most]}\u2026 ({len(text) - most:,} more characters)"

@@ -1,0 +1,1 @@
+"""Extensions of onceproof for the jobs of a parcel depot: one file per item."""
