@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .guides import GUIDES, files_of
+
 pytestmark = pytest.mark.sources
 
 ROOT = Path(__file__).parent.parent
@@ -120,9 +122,9 @@ def test_no_file_uses_a_private_word(folder: str) -> None:
     assert [hit for path in files for hit in found(numbered(path), name(path))] == []
 
 
-def texts(module: Path) -> Iterator[tuple[int, str]]:
+def texts(source: str) -> Iterator[tuple[int, str]]:
     """The string constants of a module, without docstrings."""
-    tree = ast.parse(module.read_text(encoding="utf-8"), str(module))
+    tree = ast.parse(source)
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
@@ -143,7 +145,12 @@ def test_messages_speak_of_rows_and_records_instead_of_effects() -> None:
         and not any(name(path).startswith(term) for term in EFFECT_IS_A_TERM)
     ]
     assert speaking
-    hits = [f"{name(p)}:{line}: {text}" for p in speaking for line, text in texts(p) if says_effect(text)]
+    sources = {name(path): path.read_text(encoding="utf-8") for path in speaking}
+    for guide in GUIDES:
+        sources |= {f"docs/{guide} ({file})": code for file, code in files_of(guide).items()}
+    hits = [
+        f"{where}:{n}: {text}" for where, source in sources.items() for n, text in texts(source) if says_effect(text)
+    ]
     assert hits == [], "write row, record or write instead"
 
 

@@ -69,6 +69,6 @@ def some(items: Iterable[T], most: int) -> Some[T]:
     return Some(tuple(islice(rest, most)), sum(1 for _ in rest))
 
 
-def short(text: str, most: int) -> str:
+def short(text: str, most: int = 240) -> str:
     """The first ``most`` characters; a longer text says how many more it has."""
     return text if len(text) <= most else f"{text[:most]}\u2026 ({len(text) - most:,} more characters)"

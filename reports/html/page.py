@@ -27,15 +27,15 @@ _PACKAGE = "onceproof.reports.html"
 _STYLE = "style.css"
 
 
-def render(template: str, *, most_text: int | None = None, live: bool = False, **values: Any) -> str:
-    """The whole file. ``most_text``: characters of each text; more are cut off. ``live``: the page of a server (`policy`)."""
-    return "".join(_parts(template, most_text, live, values))
+def render(template: str, *, live: bool = False, most_text: int | None = None, **values: Any) -> str:
+    """The whole file. ``live``: the page of a server (`policy`). ``most_text``: characters of each text; more are cut off."""
+    return "".join(_parts(template, live, most_text, values))
 
 
 def render_within(most_bytes: int, template: str, *, most_text: int, **values: Any) -> str | None:
     """The whole file, or None if it has more bytes. It is measured while it is made, so that a huge one never exists."""
     size, parts = 0, []
-    for part in _parts(template, most_text, False, values):
+    for part in _parts(template, False, most_text, values):
         size += len(part.encode())
         if size > most_bytes:
             return None
@@ -43,11 +43,13 @@ def render_within(most_bytes: int, template: str, *, most_text: int, **values: A
     return "".join(parts)
 
 
-def _parts(template: str, most_text: int | None, live: bool, values: dict[str, Any]) -> Iterator[str]:
+def _parts(template: str, live: bool, most_text: int | None, values: dict[str, Any]) -> Iterator[str]:
     page = _environment(most_text).get_template(template)
-    # Our own files, not a user's text. The policy is never cut off.
+    # Our own files, not a user's text.
     own = {"style": Markup(_asset(_STYLE)), "script": Markup(_asset(_script(live)))}  # noqa: S704
-    for part in page.generate(policy=escape(policy(live=live)), version=__version__, **own, **values):
+    # Never cut off: without it the page has no style and no script.
+    allowed = escape(policy(live=live))
+    for part in page.generate(policy=allowed, version=__version__, **own, **values):
         # Texts from JSON contain no lone surrogates, but names of files may.
         yield part.encode("utf-8", "replace").decode()
 
@@ -67,7 +69,9 @@ def is_ours(text: str) -> bool:
 
 @cache
 def _head() -> str:
-    return render("base.html", title="").partition("<title>")[0]
+    empty = {"title": "", "version": "", "style": "", "script": ""}
+    page = _environment(None).get_template("base.html").render(policy=escape(policy()), **empty)
+    return page.partition("<title>")[0]
 
 
 def _script(live: bool) -> str:

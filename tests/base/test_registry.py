@@ -138,3 +138,13 @@ def test_a_name_that_another_package_has_registered(install: Install) -> None:
     registry.register("mine")(type("First", (), {"about": "", "Spec": Settings, "act": print, "place": "here"}))
     with pytest.raises(EnvironmentProblem, match=r"two things are named 'mine': .*First and theirs\.Mine"):
         registry.names()
+
+
+def test_another_package_cannot_take_over_a_part_of_a_name() -> None:
+    registry: Registry[Any] = Registry("thing", None, GROUP)
+    ours, theirs = (type(name, (), {"__module__": f"{name.lower()}.things"}) for name in ("Ours", "Theirs"))
+    registry.register("mine", "driver")(ours)
+    registry.register("mine", "broker")(ours)
+    for variant in ((), ("driver", "in-tasks"), ("topic",)):
+        with pytest.raises(ValueError, match=r"are named .*: ours\.things\.Ours and theirs\.things\.Theirs"):
+            registry.register("mine", *variant)(theirs)

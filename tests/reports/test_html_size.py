@@ -18,6 +18,7 @@ from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome,
 from onceproof.judge.shown_rows import InputRecord, ShownRow, ShownRows
 from onceproof.reports.html import run_page
 from onceproof.reports.html.limits import MOST_BYTES, SIZES
+from onceproof.reports.html.page import is_ours
 from onceproof.reports.html.run_page import page
 from onceproof.reports.html.source import Batch, SinkCommit, StoredRun
 
@@ -141,7 +142,9 @@ def test_a_long_text_says_how_much_of_it_is_missing() -> None:
 @pytest.mark.parametrize("character", COSTLY)
 def test_the_smallest_page_has_room_for_any_run(character: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_page, "SIZES", SIZES[-1:])
-    assert size(page(everything(100, character * 500))) <= MOST_BYTES * 0.9
+    made = page(everything(100, character * 500))
+    assert size(made) <= MOST_BYTES * 0.9
+    assert is_ours(made), "its policy is whole, or it would have no style"
 
 
 def links_lead_somewhere(made: str) -> bool:

@@ -279,20 +279,28 @@ TABLE_6 = """  sl  local_address                         remote_address         
 def test_another_user_is_recognised(tmp_path: Path, uid: int, foreign: bool, text: str) -> None:
     (tmp_path / "tcp").write_text(text.format(uid=uid))
     tables = (tmp_path / "missing", tmp_path / "tcp")
-    assert peer.is_foreign(0xC001, 8000, tables) is foreign
-    assert peer.is_foreign(0xC002, 8000, tables) is False, "the kernel does not say"
+    assert peer.is_foreign(("127.0.0.1", 0xC001), 8000, tables) is foreign
+    assert peer.is_foreign(("127.0.0.1", 0xC001), 8000, tables[:1]) is False, "the kernel shows nothing"
+    assert peer.is_foreign(("127.0.0.1", 0xC002), 8000, tables) is True, "the kernel shows others, and not this one"
+    assert peer.is_foreign(("127.0.0.2", 0xC001), 8000, tables) is True
 
 
 def test_another_user_is_refused(client: Client, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(server, "is_foreign", lambda *ports: asked.append(ports) or True)
+    asked: list[Any] = []
+    monkeypatch.setattr(server, "is_foreign", lambda *ends: asked.append(ends) or True)
     reply = client.get(PAGE)
     assert reply.status == 403 and "only the user who started it" in reply.text
     assert asked[0][1] == client.port
     monkeypatch.undo()
     owner = peer._owner
-    monkeypatch.setattr(peer, "_owner", lambda *given: asked.append(owner(*given)) or None)  # type: ignore[arg-type,func-returns-value]
-    assert client.get("/").status == 200 and asked[-1] == os.getuid(), "the kernel says who it is"
+    monkeypatch.setattr(peer, "_owner", lambda *given: asked.append(owner(*given)) or asked[-1])
+    assert client.get("/").status == 200 and asked[-1] == (os.getuid(), True), "the kernel says who it is"
+
+
+def test_a_client_at_another_address_of_the_loopback_network_is_refused(client: Client) -> None:
+    with socket.create_connection(("127.0.0.1", client.port), source_address=("127.0.0.2", 0)) as other:
+        other.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\nConnection: close\r\n\r\n".encode())
+        assert b" 403 " in other.recv(1000)
 
 
 def test_a_defect_is_an_answer_too(

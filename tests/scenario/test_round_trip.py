@@ -48,3 +48,13 @@ def test_a_run_can_be_judged_without_its_kinds_of_faults() -> None:
     """The history holds what a fault did, so the judge does not need the package that implements it."""
     kept = StoredScenario.model_validate(stored(chaos=[{"fault": "of another package"}]))
     assert kept.parsed(Path(), with_faults=False).chaos == []
+
+
+def test_a_stored_fault_of_an_earlier_version_has_nulls_for_the_settings_of_other_targets() -> None:
+    at = {"query": None, "batch": 2, "point": "before-sink-commit", "attempt": 1}
+    frame = {"service": None, "kind": "commit"}
+    old = {"fault": "crash", "target": "postgres", "at": at, "leader_of": None, "in_sync": None, "frame": frame}
+    (fault,) = StoredScenario.model_validate(stored(chaos=[old])).parsed(Path()).chaos
+    assert isinstance(fault, faults.get("crash", "postgres").Spec)
+    with pytest.raises(ValidationError, match="leader_of"):
+        Scenario.model_validate(stored(chaos=[old]))  # a file with that name in it is wrong

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from importlib.metadata import EntryPoint, entry_points
@@ -52,6 +53,7 @@ class Registry(Generic[T]):
         self._parts: dict[str, Registry[T]] = {part: self}
         self._loaded = False
         self._broken: EnvironmentProblem | None = None
+        self._loading = threading.RLock()
 
     def of(self, part: str) -> Registry[T]:
         """A part of the registry with its own namespace: ``faults.of("consumers")`` has the faults of consumers."""
@@ -71,17 +73,21 @@ class Registry(Generic[T]):
         """Decorator for a class or object: ``@faults.register("fence")``. A name can be registered once.
 
         If a name has several items, each is registered for variants of the name: ``@faults.register("crash", "broker")``,
-        ``@faults.register("crash", "broker", "in-tasks")``.
+        ``@faults.register("crash", "broker", "in-tasks")``. All of them are from one package.
 
         Raises `ValueError` for a name that is taken, and `TypeError` for an item that does not fulfil the contract.
         """
         key = (name, *variant)
 
         def keep(item: T) -> T:
-            if key in self._items:
-                raise ValueError(
-                    f"two {self.noun}s are named {' '.join(key)!r}: {_named(self._items[key])} and {_named(item)}"
-                )
+            same = [
+                known
+                for each, known in self._items.items()
+                if each[0] == name and _package_of(known) != _package_of(item)
+            ]
+            if key in self._items or same:
+                known = self._items[key] if key in self._items else same[0]
+                raise ValueError(f"two {self.noun}s are named {' '.join(key)!r}: {_named(known)} and {_named(item)}")
             self._check(name, item)
             self._items[key] = item
             return item
@@ -141,11 +147,16 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         """Raises `EnvironmentProblem` if an installed package has an entry point that cannot be used."""
-        if self._broken is not None:
-            raise self._broken
-        if self._loaded:
-            return
-        self._loaded = True
+        with (
+            self._loading
+        ):  # another thread waits for the whole registry; what is being imported may ask for a part of it
+            if self._broken is not None:
+                raise self._broken
+            if not self._loaded:
+                self._loaded = True
+                self._load_all()
+
+    def _load_all(self) -> None:
         if self._package is not None:
             package = importlib.import_module(self._package)
             for module in pkgutil.walk_packages(package.__path__, f"{self._package}."):
@@ -204,6 +215,10 @@ def _named(item: object) -> str:
         return repr(item)
     named = item if hasattr(item, "__qualname__") else type(item)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def _package_of(item: object) -> str:
+    return _named(item).partition(".")[0]
 
 
 def _unusable(noun: str, entry: EntryPoint, error: Exception) -> EnvironmentProblem:

@@ -27,9 +27,10 @@ class Output:
     """
 
     def __init__(self, as_json: bool, reports: Sequence[str] | None = None) -> None:
-        self.printed = ["json"] * as_json + [name for name in reports or () if "=" not in name]
+        named = [name for name in reports or () if "=" not in name]
+        self.printed = list(dict.fromkeys(["json"] * as_json + named))
         """The reports that stdout gets. `onceproof.cli.run.report_files` refuses more than one."""
-        self.as_json = self.printed == ["json"]
+        self.as_json = "json" in self.printed
         self.has_result = False
         """Whether the JSON object was printed."""
         self._people = sys.stderr if self.printed else sys.stdout

@@ -148,13 +148,23 @@ class StoredScenario(Part):
 
         Judging leaves the faults out: the history holds what they did, and their kind may no longer exist.
         """
-        document = self.to_json() if with_faults else {**self.to_json(), "chaos": []}
+        # Earlier versions stored the settings of all targets of a fault, and null for those that the target does not have.
+        document = {
+            **self.to_json(),
+            "chaos": [_without_nulls(fault) for fault in self.chaos or ()] if with_faults else [],
+        }
         try:
             return Scenario.model_validate(document)
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             why = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
             raise HistoryError(f"the scenario in {run_dir / FILE} cannot be used: {why}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(part) for name, part in value.items() if part is not None}
 
 
 class BuiltComponent(Part):

@@ -23,7 +23,8 @@ from typing import Any
 from onceproof.base.errors import UsageError
 from onceproof.history import run_files
 from onceproof.history.run_directory import run_dir_problem
-from onceproof.qualify.cells import Cell
+from onceproof.judge.findings import Outcome
+from onceproof.qualify.cells import Cell, outcome
 
 FILE = "qualification.json"
 VERSION = 1
@@ -58,6 +59,9 @@ class Progress:
     first_s: float | None = None
     ended: str | None = None
     """Why no more cells were tried: ``done``, ``budget``, or what ended the qualification. None while it goes on."""
+    outcome: str | None = None
+    """The result that the command reported when it ended. It may be worse than that of the cells: a run without a cell may be
+    violated, and a run may prove nothing."""
 
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -68,6 +72,13 @@ class Progress:
         known = {name: value for name, value in stored.items() if name != "version"}
         known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
         return cls(**{**known, "decided": tuple(known["decided"])})
+
+    def result(self) -> Outcome:
+        """The result as far as it is known: never held before the qualification has ended."""
+        if self.outcome is not None:
+            return Outcome(self.outcome)
+        of_cells = outcome(self.cells) if self.cells else Outcome.INCONCLUSIVE
+        return Outcome.INCONCLUSIVE if of_cells is Outcome.HELD and self.ended is None else of_cells
 
     def with_cells(self, changed: list[Cell]) -> Progress:
         """Return the state with these cells instead of those of the same names."""
@@ -108,7 +119,7 @@ class Directory:
             raise UsageError(
                 f"{str(path)!r} is not the directory of a qualification: it has no {FILE}", hint=hint
             ) from None
-        except (OSError, ValueError) as damaged:
+        except (OSError, ValueError, RecursionError) as damaged:
             raise UsageError(f"{file} cannot be read: {damaged}", hint=hint) from None
         if not isinstance(stored, dict) or stored.get("version") != VERSION:
             found = stored.get("version") if isinstance(stored, dict) else None

@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 
 from onceproof.base.errors import UsageError
 from onceproof.history import run_files
-from onceproof.judge.findings import Outcome
-from onceproof.qualify.cells import Cell, State, kinds, outcome
+from onceproof.qualify.cells import Cell, State, kinds
 from onceproof.qualify.console import clock
 from onceproof.qualify.directory import FILE, Directory, Progress
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
@@ -75,7 +74,7 @@ def write(path: Path) -> Path:
 
 def page(directory: Directory, progress: Progress) -> str:
     shown = tuple(_shown(cell, directory) for cell in progress.cells)
-    result = _outcome(progress)
+    result = progress.result()
     counts = Counter(one.result for one in shown)
     return render(
         "qualification.html",
@@ -110,7 +109,7 @@ def compared(old: Path, new: Path) -> Comparison:
     """Compare two qualifications cell by cell. Raises as `read`."""
     first, second = read(old)[1], read(new)[1]
     sides = [
-        Side(str(path), progress.scenario, _outcome(progress), _outcome(progress).value)
+        Side(str(path), progress.scenario, progress.result(), progress.result().value)
         for path, progress in ((old, first), (new, second))
     ]
     before, after = ({cell.name: _word(cell) for cell in progress.cells} for progress in (first, second))
@@ -124,10 +123,6 @@ def compared(old: Path, new: Path) -> Comparison:
     if None in (first.ended, second.ended) or "budget" in (first.ended, second.ended):
         cautions.append("not every cell was tried in both")
     return Comparison(sides[0], sides[1], statement(sides[0], sides[1], cells), (cells,), tuple(cautions))
-
-
-def _outcome(progress: Progress) -> Outcome:
-    return outcome(progress.cells) if progress.cells else Outcome.INCONCLUSIVE
 
 
 def _lead(progress: Progress, counts: Counter[str]) -> str:

@@ -129,7 +129,7 @@ def resume(path: Path) -> tuple[Directory, Progress]:
                 )
     for decided in progress.decided:  # check that they can be read now, not after the whole budget
         read_verdict(directory.path / decided)
-    return directory, replace(progress, ended=None)
+    return directory, replace(progress, ended=None, outcome=None)
 
 
 def _check(scenario: Scenario) -> None:
@@ -361,6 +361,8 @@ class Session:
         doubts = unclear(settled, verdicts, self._directory.path, self._scenario)
         unclaimed = attribution.unclaimed(settled, verdicts)
         exercised = any(cell.exercised for cell in settled)
+        outcome = _outcome(settled, doubts, unclaimed) if right else first.outcome
+        self._save(outcome=outcome.value)
         return Qualification(
             scenario=self._scenario,
             directory=self._directory,
@@ -368,7 +370,7 @@ class Session:
             cells=settled,
             first=first,
             strongest=strongest(verdicts.values(), self._scenario, doubts) if exercised else None,
-            outcome=_outcome(settled, doubts, unclaimed) if right else first.outcome,
+            outcome=outcome,
             budget_s=self._budget_s,
             unclaimed=unclaimed,
         )

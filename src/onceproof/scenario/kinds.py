@@ -62,14 +62,14 @@ def model_of(registry: Registry[Any], field: str, item: dict[str, Any]) -> type[
 
 def targets_of(registry: Registry[Any], kind: str) -> list[str]:
     """The targets of a kind of fault that has an implementation per target."""
-    return sorted({variant[0] for variant in registry.variants(kind)})
+    return sorted({variant[0] for variant in registry.variants(kind) if variant})
 
 
 def ways_to_set(key: str, registry: Registry[Any], item: dict[str, Any]) -> list[str]:
     """What to set in the item so that its kind of fault has the setting ``key``: another target, perhaps another point."""
     having: dict[str, tuple[str, ...]] = {}
     for variant, fault in registry.variants(item["fault"]).items():
-        if key in fault.Spec.model_fields:
+        if variant and key in fault.Spec.model_fields:
             having.setdefault(variant[0], variant)  # the first one is the most general: perhaps without a point
     own = (item["target"],)
     return ["another point" if one == own else f"target: {' and point: '.join(one)}" for one in having.values()]

@@ -317,10 +317,6 @@ def fault_kinds(pipeline: PipelineSpec | None, item: Any) -> Registry[Any]:
 
 
 def _fault(item: Any, info: ValidationInfo) -> BaseModel:
-    if isinstance(
-        item, dict
-    ):  # run.json of an earlier version has the settings of all targets, those of the others as null
-        item = {name: value for name, value in item.items() if value is not None}
     return kinds.spec_of(fault_kinds(info.data.get("pipeline"), item), "fault", item, info)
 
 

@@ -23,7 +23,6 @@ from onceproof.base.errors import OnceproofError
 from onceproof.history.run_record import FILE as RUN
 from onceproof.judge.findings import VERDICT_FILE, Outcome
 from onceproof.qualify import page as qualification_page
-from onceproof.qualify.cells import outcome
 from onceproof.qualify.directory import FILE as QUALIFICATION
 from onceproof.reports.brief import Brief, brief
 from onceproof.reports.html.files import FILE as PAGE
@@ -38,8 +37,6 @@ VERDICTS = (*(one.value for one in Outcome), IN_PROGRESS, NONE)
 #: Rows of the page. Without an event for so long, a run without a verdict has ended without one: it was killed.
 MOST_ROWS, SILENT_S = 1000, 900.0
 _STAMP = re.compile(r"-(\d{8}T\d{6})-[0-9a-f]+$", re.ASCII)
-#: Characters of one text.
-_MOST_TEXT = 240
 _FILES = (RUN, VERDICT_FILE, QUALIFICATION)
 
 
@@ -134,7 +131,10 @@ class Index:
         known = self._known.get(name)
         if known is None or known.signature != signature:
             tails = {} if known is None else known.tails
-            known = self._known[name] = _read(folder, signature, tails)
+            try:
+                known = self._known[name] = _read(folder, signature, tails)
+            except Exception as defect:  # one folder that nothing foresaw must not hide all others
+                known = self._known[name] = _unreadable(folder, signature, defect)
         return known.row if known.ended else self._in_progress(folder, known)
 
     def _in_progress(self, folder: Path, known: _Known) -> Row:
@@ -195,11 +195,11 @@ def _read(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ..
         name=folder.name,
         link=link_to(folder.name, PAGE),
         kind="run",
-        scenario=_shown(found.name),
+        scenario=short(found.name),
         result=NONE if found.outcome is None else found.outcome.value,
-        word=_shown(found.word),
+        word=short(found.word),
         symbol="?" if found.outcome is None else SYMBOLS[found.outcome],
-        why=_shown("; ".join(dict.fromkeys((found.why.partition("\n")[0], *found.notes)))),
+        why=short("; ".join(dict.fromkeys((found.why.partition("\n")[0], *found.notes)))),
         findings=_findings(found),
         faults=found.hits,
         began=record.wall_start if record.wall_start is not None else _made(folder),
@@ -210,13 +210,17 @@ def _read(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ..
     return _Known(signature, row, ended, len(record.scenario.chaos or []), record.wall_start, tails)
 
 
-def _shown(text: str) -> str:
-    return short(text, _MOST_TEXT)
+def _unreadable(folder: Path, signature: tuple[object, ...], defect: Exception) -> _Known:
+    why = short(f"cannot be read: {type(defect).__name__}: {defect}")
+    row = Row(
+        folder.name, link_to(folder.name, PAGE), "run", folder.name, NONE, NONE, "?", why, "", "", _made(folder), None
+    )
+    return _Known(signature, row, True, None, None, {})
 
 
 def _findings(found: Brief) -> str:
     broken = {} if found.verdict is None else found.verdict.anomalies()
-    return _shown(", ".join(f"{anomaly} {total:,}" for anomaly, total in list(broken.items())[:20]))
+    return short(", ".join(f"{anomaly} {total:,}" for anomaly, total in list(broken.items())[:20]))
 
 
 def _qualification(folder: Path, signature: tuple[object, ...], tails: dict[tuple[str, ...], Tail]) -> _Known:
@@ -225,19 +229,19 @@ def _qualification(folder: Path, signature: tuple[object, ...], tails: dict[tupl
     try:
         progress = qualification_page.read(folder)[1]
     except OnceproofError as error:
-        why = _shown(error.message.partition("\n")[0].replace(f"{folder}/", ""))
+        why = short(error.message.partition("\n")[0].replace(f"{folder}/", ""))
         return _Known(signature, replace(row, why=why), True, None, None, tails)
-    result = outcome(progress.cells)
+    result = progress.result()
     reachable = [cell for cell in progress.cells if cell.reachable]
     anomalies = dict.fromkeys(anomaly for cell in progress.cells for anomaly in cell.anomalies)
     row = replace(
         row,
-        scenario=_shown(progress.scenario),
+        scenario=short(progress.scenario),
         result=result.value,
         word=result.value,
         symbol=SYMBOLS[result],
         why=f"{sum(cell.verdict is not None for cell in reachable)} of {len(reachable)} cells are decided",
-        findings=_shown(", ".join(list(anomalies)[:20])),
+        findings=short(", ".join(list(anomalies)[:20])),
         seconds=progress.spent_s,
     )
     return _Known(signature, row, progress.ended is not None, None, None, tails)

@@ -61,7 +61,7 @@ class Tail:
                 self._offset += len(line)
                 left -= len(line)
                 if any(part in line for part in _RELEVANT):
-                    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
                         self._add(json.loads(line))
 
     def state(self, planned: int | None, seconds: float) -> State:

@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         # A name that an attacker lets point to 127.0.0.1 would make their page one of this server's.
         if hosts not in server.hosts:
             return message(403, f"This server answers only at {server.address}")
-        if is_foreign(self.client_address[1], server.server_port):
+        if is_foreign(self.client_address, server.server_port):
             return message(403, "This server answers only the user who started it.")
         if not self.path.startswith("/"):
             return message(400, "Bad Request.")

@@ -30,7 +30,7 @@ def clean_up(dry_run: bool = False) -> list[str]:
         elif not entry.harness_is_alive():
             done += _end_processes(entry, dry_run)
             removed, not_removed = _remove_folders(entry, dry_run)
-            if entry.daemon:
+            if entry.daemon != "":
                 try:
                     removed += project.clean_up(entry.run_id, entry.daemon, dry_run=dry_run)
                 except OnceproofError as refused:

@@ -111,7 +111,7 @@ def test_at_least_once_allows_copies_by_a_zombie(taken_over: Any) -> None:
     verdict = judge(taken_over.save())
     assert "zombie-write" not in verdict.anomalies()
     (finding,) = zombies(taken_over)
-    assert "copies of right effects" in (finding.allowed or "")
+    assert "copies of right rows" in (finding.allowed or "")
 
 
 def test_a_correct_effect_that_only_the_older_start_wrote_is_transient(taken_over: Any) -> None:

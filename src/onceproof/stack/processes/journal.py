@@ -37,8 +37,8 @@ class Entry:
     harness_start_ticks: int
     folders: tuple[str, ...] = ()
     sessions: tuple[Session, ...] = ()
-    daemon: str = ""
-    """Address of the container daemon that has containers of the run; empty if it started none."""
+    daemon: str | None = None
+    """Address of the container daemon that has containers of the run; empty if it started none. None: of an earlier version."""
 
     def is_of_this_host(self) -> bool:
         """Whether the run was started on this machine. Machines may share a home folder, but not their processes."""
@@ -65,7 +65,7 @@ class Journal:
         me = procfs.stat(os.getpid())
         assert me is not None
         self.path = live_folder() / f"{run_id}.json"
-        self._entry = Entry(run_id, socket.gethostname(), procfs.boot_id(), me.pid, me.start_ticks)
+        self._entry = Entry(run_id, socket.gethostname(), procfs.boot_id(), me.pid, me.start_ticks, daemon="")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.touch(mode=0o600, exist_ok=False)
