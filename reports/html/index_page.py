@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from onceproof.reports.brief import brief
 from onceproof.reports.comparison import faults_of
 from onceproof.reports.html.findings import FindingView, views
-from onceproof.reports.html.limits import Limits, short, some
-from onceproof.reports.html.page import render
+from onceproof.reports.html.limits import MOST_BYTES, Limits, Some, some
+from onceproof.reports.html.page import render, render_within
 from onceproof.reports.html.run_page import SYMBOLS, claims
 from onceproof.reports.report import RunSet, ScenarioResult
 from onceproof.scenario.model import ExpectedVerdict
 
-#: Runs with a row; faults of one section; characters of all sections after the first one. Whatever the runs, the page stays small.
-_MOST_RUNS, _MOST_FAULTS, _ROOM = 500, 20, 400_000
+_MOST_FINDINGS = 10
 #: Of one section.
-_LIMITS = Limits(findings=10, witnesses=1)
+_LIMITS = Limits(findings=_MOST_FINDINGS, witnesses=1, text=1_000, items=20)
+
+
+@dataclass(frozen=True)
+class _Size:
+    rows: int
+    sections: int
+    text: int
+    """Characters of any text."""
+
+
+#: The page is rendered with the first of them with which it is small enough. The last one is so for any runs.
+_SIZES = (_Size(500, 500, 1_000), _Size(500, 100, 500), _Size(500, 20, 250), _Size(500, 0, 100), _Size(100, 0, 50))
 
 
 @dataclass(frozen=True)
@@ -42,26 +54,15 @@ class Section:
     result: ScenarioResult
     symbol: str
     word: str
-    reasons: tuple[str, ...]
-    claimed: tuple[str, ...]
-    faults: tuple[tuple[str, str], ...]
+    reasons: Some[str]
+    claimed: Some[str]
+    faults: Some[tuple[str, str]]
     """(its name, whether it hit)"""
-    findings: tuple[FindingView, ...]
+    findings: Some[FindingView]
     """With one witness each."""
-    hidden: int
-    """Findings that are only on the page of the run."""
     notes: tuple[str, ...]
     command: str | None
     """Writes and opens the page of the run."""
-
-    @property
-    def size(self) -> int:
-        """About how many characters it takes on the page."""
-        witnesses = [witness for finding in self.findings for witness in finding.witnesses]
-        texts = [*self.reasons, *self.claimed, *self.notes, *(name for name, _ in self.faults)]
-        texts += [line for witness in witnesses for line in (witness.name, *witness.argument)]
-        texts += [finding.title for finding in self.findings]
-        return 1500 + 400 * len(self.findings) + sum(map(len, texts))
 
 
 def results(directories: list[Path]) -> tuple[RunSet, dict[Path, tuple[str, ...]]]:
@@ -73,57 +74,55 @@ def results(directories: list[Path]) -> tuple[RunSet, dict[Path, tuple[str, ...]
 
 def page(runs: RunSet, notes: Mapping[Path, tuple[str, ...]] = MappingProxyType({})) -> str:
     """``notes``: run directory -> what could not be read of it."""
-    shown = runs.results[:_MOST_RUNS]
-    sections = {section.anchor: section for section in _sections(shown, notes)}
-    names = [f"run-{number}" for number in range(1, len(shown) + 1)]
-    return render(
-        "index.html",
-        title=f"{runs.outcome().value}: {len(runs.results)} runs",
-        outcome=runs.outcome().value,
-        symbol=SYMBOLS[runs.outcome()],
-        rows=[
+    for size in _SIZES[:-1]:
+        made = render_within(MOST_BYTES, "index.html", most_text=size.text, **_values(runs, notes, size))
+        if made is not None:
+            return made
+    return render("index.html", most_text=_SIZES[-1].text, **_values(runs, notes, _SIZES[-1]))
+
+
+def _values(runs: RunSet, notes: Mapping[Path, tuple[str, ...]], size: _Size) -> dict[str, Any]:
+    """What the template shows."""
+    anchors = {number: f"run-{number + 1}" for number in range(size.sections)}
+    return {
+        "title": f"{runs.outcome().value}: {len(runs.results)} runs",
+        "outcome": runs.outcome().value,
+        "symbol": SYMBOLS[runs.outcome()],
+        "rows": [
             Row(
-                name if name in sections else None,
+                anchors.get(number),
                 each,
                 SYMBOLS[each.outcome],
                 _word(each),
-                short(_why(each, notes), 600),
+                _why(each, notes),
                 _broken(each),
                 _hits(each),
                 runs.passed(each),
             )
-            for name, each in zip(names, shown, strict=True)
+            for number, each in enumerate(runs.results[: size.rows])
         ],
-        total=len(runs.results),
-        sections=list(sections.values()),
-        by_expectation=runs.by_expectation,
-        passed=sum(runs.passed(each) for each in runs.results),
-    )
+        "total": len(runs.results),
+        # One after the other, so that only those exist which fit.
+        "sections": (_section(anchors[n], each, notes) for n, each in enumerate(runs.results[: size.sections])),
+        "sectioned": min(size.sections, len(runs.results)),
+        "by_expectation": runs.by_expectation,
+        "passed": sum(runs.passed(each) for each in runs.results),
+    }
 
 
-def _sections(results: tuple[ScenarioResult, ...], notes: Mapping[Path, tuple[str, ...]]) -> Iterator[Section]:
-    room = _ROOM
-    for number, result in enumerate(results, 1):
-        section = _section(f"run-{number}", result, _notes(result, notes))
-        room -= section.size
-        if room >= 0 or number == 1:
-            yield section
-
-
-def _section(anchor: str, result: ScenarioResult, notes: tuple[str, ...]) -> Section:
+def _section(anchor: str, result: ScenarioResult, notes: Mapping[Path, tuple[str, ...]]) -> Section:
     verdict, run = result.verdict, result.run_dir
-    found = some((), 0) if verdict is None or run is None else views(verdict, (), run, _LIMITS)
+    no_findings: Some[FindingView] = Some((), 0)
     return Section(
         anchor=anchor,
         result=result,
         symbol=SYMBOLS[result.outcome],
         word=_word(result),
-        reasons=tuple(short(reason, 1000) for reason in (() if verdict is None else verdict.reasons[:5])),
-        claimed=() if verdict is None else tuple(short(claim, 1000) for claim in claims(verdict.claim))[:20],
-        faults=tuple((short(name), hit) for name, hit in faults_of(verdict).items())[:_MOST_FAULTS],
-        findings=found.shown,
-        hidden=found.more,
-        notes=tuple(short(note) for note in notes),
+        reasons=some(() if verdict is None else verdict.reasons, 5),
+        claimed=some(() if verdict is None else claims(verdict.claim), _LIMITS.items),
+        faults=some(faults_of(verdict).items(), _LIMITS.items),
+        findings=no_findings if verdict is None or run is None else views(verdict, (), run, _LIMITS),
+        notes=_notes(result, notes),
         command=None if run is None else f"onceproof report {shlex.quote(str(run))} --open",
     )
 
@@ -147,7 +146,7 @@ def _why(result: ScenarioResult, notes: Mapping[Path, tuple[str, ...]]) -> str:
 
 
 def _broken(result: ScenarioResult) -> list[tuple[str, int]]:
-    return [] if result.verdict is None else list(result.verdict.anomalies().items())[: _LIMITS.findings]
+    return [] if result.verdict is None else list(result.verdict.anomalies().items())[:_MOST_FINDINGS]
 
 
 def _hits(result: ScenarioResult) -> str:

@@ -93,14 +93,24 @@ def test_a_damaged_or_unjudged_run_has_a_row_with_what_is_known(tmp_path: Path) 
     assert "elsewhere ! no verdict ✕ no verdict.json cannot be read" in text and "SECRET" not in text
 
 
-def test_the_page_stays_small_however_many_findings_there_are(tmp_path: Path) -> None:
-    witness = replace(DUPLICATE.witnesses[0], argument="x" * 5000)
-    many = replace(VIOLATED, findings=(replace(DUPLICATE, witnesses=(witness,) * 32),) * 40, reasons=("y" * 9000,))
-    result = ScenarioResult("many", ExpectedVerdict(), many, tmp_path)
-    text = index_page.page(RunSet((result,) * 700))
-    assert len(text.encode()) < 1_000_000
-    assert "500 of 700 are shown." in plain(text) and "this page has no room for their findings" in plain(text)
-    assert "30 more findings are on the page of the run" in plain(text)
+@pytest.mark.parametrize("text", ["x", '"', "\u202e", "\U0001f600"])
+def test_the_page_stays_small_whatever_the_runs_are(tmp_path: Path, text: str) -> None:
+    witness = replace(DUPLICATE.witnesses[0], identity={text * 900: text * 900}, argument=f"{text * 5000}\n" * 20)
+    finding = replace(DUPLICATE, anomaly=text * 900, output=text * 900, summary=text * 9000, witnesses=(witness,) * 32)
+    many = replace(VIOLATED, scenario=text * 900, findings=(finding,) * 40, reasons=(text * 9000,) * 40)
+    many = replace(many, claim={text * 900: text * 900}, faults=many.faults * 900)
+    results = tuple(ScenarioResult(text * 900, ExpectedVerdict(), many, tmp_path / (text * 60)) for _ in range(700))
+    page = index_page.page(RunSet(results))
+    assert len(page.encode()) <= 1_000_000
+    assert " of 700 are shown." in plain(page) and "this page has no room for their findings" in plain(page)
+    assert page.startswith("<!DOCTYPE html>") and "script-src &#39;sha256-" in page, "the policy is not cut off"
+
+
+def test_what_a_section_leaves_out_is_counted(tmp_path: Path) -> None:
+    many = replace(VIOLATED, findings=(DUPLICATE,) * 40, reasons=("because",) * 7, faults=VIOLATED.faults * 21)
+    page = plain(index_page.page(RunSet((ScenarioResult("many", ExpectedVerdict(), many, tmp_path),) * 2)))
+    for number, noun in ((30, "findings are"), (2, "reasons are"), (1, "fault is")):
+        assert page.count(f"{number} more {noun} not shown here. The page of the run has all.") == 2
 
 
 def test_wrong_usage_is_refused(tmp_path: Path) -> None:
