@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,7 @@ def test_continuing_is_refused_if_the_job_has_changed(runs: MadeUpRuns, tmp_path
         ('{"version": 99}', "has version 99, and this onceproof reads version 1"),
         ('{"version": 1}', "is damaged: KeyError"),
         ('{"version": 1, "cells": [{}]}', "is damaged"),
+        ('{"version": 1, "cells": [], "outcome": "fine"}', "is damaged: ValueError: 'fine' is not a valid Outcome"),
         ("[]", "has version None"),
     ],
 )
@@ -304,6 +306,16 @@ def test_a_directory_without_a_readable_qualification_is_refused(
         (tmp_path / FILE).write_text(text)
     with pytest.raises(UsageError, match=message):
         Directory.open(tmp_path)
+
+
+def test_the_result_is_what_the_command_reported_and_not_held_before_the_end(work: Callable[..., Any]) -> None:
+    result = work()
+    stored = Directory.open(result.directory.path)[1]
+    assert stored.outcome == result.outcome.value and stored.result() is result.outcome
+    assert replace(stored, outcome="violated").result() is Outcome.VIOLATED, "a run that no cell explains was violated"
+    held = tuple(replace(cell, state=State.EXERCISED, verdict=Outcome.HELD, anomalies={}) for cell in stored.cells)
+    assert replace(stored, cells=held, outcome=None, ended="done").result() is Outcome.HELD
+    assert replace(stored, cells=held, outcome=None, ended=None).result() is Outcome.INCONCLUSIVE
 
 
 def test_a_missing_run_directory_is_named(work: Callable[..., Any], runs: MadeUpRuns) -> None:

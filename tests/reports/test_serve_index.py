@@ -16,6 +16,7 @@ from onceproof.judge.verdict import write_verdict
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.directory import Directory, Progress
 from onceproof.scenario.points import Point
+from onceproof.serve import index
 from onceproof.serve.index import SILENT_S, Index, link_to
 from onceproof.serve.live import Tail
 
@@ -203,6 +204,7 @@ def test_the_runs_of_a_qualification_are_reached_by_its_page(client: Client, run
         ("run.json", "[" * 100_000, "run.json cannot be read"),
         ("run.json", '{"scenario": {"name": "old"}, "wall_start": 8e12}', "1 of 1 unknown"),
         ("qualification.json", "{", "good-1 (qualification) ? no verdict qualification.json cannot be read"),
+        ("qualification.json", "[" * 100_000, "good-1 (qualification) ? no verdict qualification.json cannot be read"),
     ],
 )
 def test_a_damaged_run_has_a_row_with_what_is_known(
@@ -217,6 +219,18 @@ def test_a_damaged_run_has_a_row_with_what_is_known(
     assert reply.status == 200 and part in reply.plain, reply.plain
     assert client.get("/runs/good-1/report.html").status in (200, 403)
     assert client.listed() == ["good-1"]
+
+
+def test_a_folder_on_which_the_index_itself_fails_does_not_hide_the_others(
+    client: Client, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(runs_dir / "bad-1", HELD)
+    made(runs_dir / "good-1", HELD)
+    real = index.brief
+    monkeypatch.setattr(index, "brief", lambda folder: real(folder) if folder.name == "good-1" else 1 // 0)
+    reply = client.get("/")
+    assert reply.status == 200 and "cannot be read: ZeroDivisionError" in reply.plain
+    assert sorted(client.listed()) == ["bad-1", "good-1"]
 
 
 def test_values_of_other_types_in_events_change_nothing(runs_dir: Path) -> None:

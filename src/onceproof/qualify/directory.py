@@ -71,6 +71,8 @@ class Progress:
         """Raises `KeyError`, `TypeError` or `ValueError`."""
         known = {name: value for name, value in stored.items() if name != "version"}
         known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
+        if known.get("outcome") is not None:
+            Outcome(known["outcome"])  # refused here, where the message names the file
         return cls(**{**known, "decided": tuple(known["decided"])})
 
     def result(self) -> Outcome:
