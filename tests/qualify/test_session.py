@@ -295,7 +295,11 @@ def test_continuing_is_refused_if_the_job_has_changed(runs: MadeUpRuns, tmp_path
         ('{"version": 99}', "has version 99, and this onceproof reads version 1"),
         ('{"version": 1}', "is damaged: KeyError"),
         ('{"version": 1, "cells": [{}]}', "is damaged"),
-        ('{"version": 1, "cells": [], "outcome": "fine"}', "is damaged: ValueError: 'fine' is not a valid Outcome"),
+        (
+            '{"version": 1, "scenario": "", "scenario_path": "", "digest": "", "seed": 0, "cells": [], "decided": [], '
+            '"outcome": "fine"}',
+            "is damaged: ValueError: 'fine' is not a valid Outcome",
+        ),
         ("[]", "has version None"),
     ],
 )

@@ -71,9 +71,9 @@ class Progress:
         """Raises `KeyError`, `TypeError` or `ValueError`."""
         known = {name: value for name, value in stored.items() if name != "version"}
         known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
-        if known.get("outcome") is not None:
-            Outcome(known["outcome"])  # refused here, where the message names the file
-        return cls(**{**known, "decided": tuple(known["decided"])})
+        progress = cls(**{**known, "decided": tuple(known["decided"])})
+        progress.result()  # an unknown result is refused here, where the message names the file
+        return progress
 
     def result(self) -> Outcome:
         """The result as far as it is known: never held before the qualification has ended."""
