@@ -53,7 +53,7 @@ def _rabbitmq() -> Callable[[Owner, Path], EmbeddedAmqp]:
 
 
 def _kafka(scenario: Scenario, kind: str) -> StartBroker:
-    found = components.ensure()
+    found = components.ensure(spark=False)
     frames = reads_frames(scenario.chaos)
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
