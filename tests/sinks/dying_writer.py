@@ -1,4 +1,4 @@
-"""Writes one batch with one sink and dies at one point of it, as a killed driver does. Started by `conformance.Bench.die`."""
+"""Writes one batch with one sink and dies at one point of it, as a killed driver does. Started by `bench.Bench.die`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ import pytest
 
 from onceproof.stack.embedded import EmbeddedStack
 
-from .conformance import CHECKS, OF, TARGETS, Bench
+from .bench import TARGETS, Bench
+from .conformance import CHECKS, OF
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
 

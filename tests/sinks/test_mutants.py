@@ -24,7 +24,7 @@ from onceproof.base.errors import OnceproofError
 from onceproof.stack.embedded import EmbeddedStack
 
 from . import conformance
-from .conformance import LONGEST_S, TARGETS, Bench
+from .bench import LONGEST_S, TARGETS, Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
 
