@@ -298,15 +298,15 @@ class Bench:
 
     @contextmanager
     def paused(self, checkpoint: FakeCheckpoint, batch: int) -> Iterator[Callable[[], bool | None]]:
-        """A driver that stands before its commit. Yields what lets it continue, which returns whether the batch was written.
+        """A driver that is paused before its commit. Yields what lets it continue, which returns whether the batch was written.
 
         None: the driver ended with an error.
         """
-        stands, may_go = threading.Event(), threading.Event()
+        ready, may_go = threading.Event(), threading.Event()
         ends: list[bool | None] = []
 
         def pause() -> None:
-            stands.set()
+            ready.set()
             may_go.wait(LONGEST_S)
 
         def drive() -> None:
@@ -325,7 +325,7 @@ class Bench:
         with self.when(before_sink_commit=pause):
             driver.start()
             try:
-                assert stands.wait(LONGEST_S), f"no sink came to its commit: {ends}"
+                assert ready.wait(LONGEST_S), f"no sink came to its commit: {ends}"
                 yield resume
             finally:
                 resume()

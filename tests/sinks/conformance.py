@@ -110,7 +110,7 @@ def older_start(bench: Bench) -> None:
 
 
 def late_commit(bench: Bench) -> None:
-    """A driver stands before its commit, its successor starts and takes up the batch, and then the commit is sent."""
+    """A driver is paused before its commit, its successor starts and takes up the batch, and then the commit is sent."""
     checkpoint = bench.checkpoint(5, 8)
     wrote: list[bool] = []
     with bench.paused(checkpoint, 0) as resume:
@@ -126,7 +126,7 @@ def late_commit(bench: Bench) -> None:
 
 
 def predecessor_that_never_ends(bench: Bench) -> None:
-    """A driver stands before its commit, connected and silent, until its successor has written the batch."""
+    """A driver is paused before its commit, connected and silent, until its successor has written the batch."""
     checkpoint = bench.checkpoint(5, 8)
     with bench.paused(checkpoint, 0) as resume:
         assert bench.write(checkpoint, 0)
@@ -299,7 +299,7 @@ def increments_add_up(bench: Bench) -> None:
 
 
 def commit_is_sent_again(bench: Bench) -> None:
-    """A commit that times out is sent again, on a path that works again; its answer tells the outcome."""
+    """A commit that times out is sent again, on a path that works again; its answer reports the outcome."""
     checkpoint = bench.checkpoint(5)
     with bench.when(before_sink_commit=lambda: bench.target.lose("downstream"), commit_failed=bench.target.heal):
         assert bench.write(checkpoint, 0, commit_attempts=8)

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: ``old`` stands once in ``file`` and becomes ``new``. ``caught_by`` names the check that fails."""
+    """One change: ``old`` is once in ``file`` and becomes ``new``. ``caught_by`` names the check that fails."""
 
     name: str
     sink: str
