@@ -6,7 +6,6 @@ the newest schema, so an older one has its defaults.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from common import plain_append, read_topic, spark_session
+from common import job_parser, plain_append, read_topic, run, run_to_topic, spark_session
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
@@ -24,16 +23,13 @@ from onceproof.sinks.postgres import PostgresAppend
 ROW = "order_id BIGINT, customer STRING, amount DECIMAL(12, 2), ordered_at TIMESTAMP, currency STRING"
 HEADER = 5
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", required=True, help="input topic")
+parser = job_parser(__doc__, topic=None)
 parser.add_argument("--older", required=True, help="file of the older schema, whose id is 1")
 parser.add_argument("--newer", required=True, help="file of the newer schema, whose id is 2")
 parser.add_argument("--postgres", help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", help="table to append to")
 parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 parser.add_argument("--output", help="topic to write to in Avro, instead of a table")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def reader(schemas: list[dict[str, Any]]) -> Callable[[Column], Column]:
@@ -71,18 +67,12 @@ def main() -> None:
     if args.output is not None:
         value = writer(schemas)(f.struct("*", f.unix_millis("ordered_at").alias("ordered_at_ms")))
         records = orders.select(f.col("customer").alias("key"), value.alias("value"))
-        stream = (
-            records.writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", args.kafka)
-            .option("topic", args.output)
-        )
+        run_to_topic(records, args.kafka, args.output, args.checkpoint)
     elif args.naive:
-        stream = orders.writeStream.foreachBatch(plain_append(args.postgres, args.table))
+        run(orders, plain_append(args.postgres, args.table), args.checkpoint)
     else:
-        stream = orders.writeStream.foreachBatch(
-            PostgresAppend(args.postgres, args.table, pipeline="avro-orders", checkpoint=args.checkpoint)
-        )
-    stream.option("checkpointLocation", args.checkpoint).start().awaitTermination()
+        sink = PostgresAppend(args.postgres, args.table, pipeline="avro-orders", checkpoint=args.checkpoint)
+        run(orders, sink, args.checkpoint)
 
 
 if __name__ == "__main__":

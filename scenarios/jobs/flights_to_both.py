@@ -6,23 +6,14 @@ replayed, that sink skips it and the other writes it.
 
 from __future__ import annotations
 
-import argparse
-
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, job_parser, run, spark_session
 from pyspark.sql import DataFrame
 
 from onceproof.sinks.kafka import KafkaTransactional
 from onceproof.sinks.postgres import PostgresAppend
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--planes", required=True, help="Parquet file of the planes")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="departures", help="table to append to")
-parser.add_argument("--output", default="departures", help="topic to write to")
+parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures", output="departures")
 parser.add_argument("--progress", default="departures-progress", help="topic that keeps the Kafka sink's progress")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 parser.add_argument("--postgres-commit-timeout", type=float, default=30.0, help="seconds to wait for a COMMIT's answer")
 parser.add_argument("--kafka-commit-timeout", type=float, default=30.0, help="seconds to wait for EndTxn's answer")
 
@@ -57,8 +48,7 @@ def main() -> None:
             batch.unpersist()
 
     flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+    run(flights, write, args.checkpoint)
 
 
 if __name__ == "__main__":

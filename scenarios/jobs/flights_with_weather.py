@@ -5,9 +5,7 @@ Flights without weather for their hour are written too, once the watermark shows
 
 from __future__ import annotations
 
-import argparse
-
-from common import STATEFUL, departures, read_topic, spark_session
+from common import STATEFUL, departures, job_parser, read_topic, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -16,13 +14,8 @@ from onceproof.sinks.postgres import PostgresAppend
 READING = "origin STRING, time_hour TIMESTAMP, temp DOUBLE, wind_dir INT, visib DOUBLE"
 
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
+parser = job_parser(__doc__, topic="flights", postgres=None, table="flights_weather")
 parser.add_argument("--weather", default="weather", help="input topic of the weather")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="flights_weather", help="table to append to")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def weather(records: DataFrame) -> DataFrame:
@@ -52,11 +45,7 @@ def main() -> None:
     sink = PostgresAppend(args.postgres, args.table, pipeline="flights-with-weather", checkpoint=args.checkpoint)
     flights = departures(spark, args.kafka, args.topic)
     rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
-
-    query = (
-        rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()
-    )
-    query.awaitTermination()
+    run(rows, sink, args.checkpoint)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ Which version it finds depends on when a batch runs: a batch that is replayed af
 
 from __future__ import annotations
 
-import argparse
-
 import psycopg
-from common import departures, read_topic, spark_session
+from common import departures, job_parser, read_topic, spark_session
 from flights_with_versions import changes
 from psycopg import sql
 from pyspark.sql import DataFrame
@@ -16,15 +14,10 @@ from pyspark.sql import functions as f
 
 from onceproof.sinks.postgres import PostgresAppend
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
+parser = job_parser(__doc__, topic="flights", postgres=None, table="flights_planes")
 parser.add_argument("--changes", default="plane_changes", help="input topic of the planes' changes")
 parser.add_argument("--planes", required=True, help="Parquet file of the planes before any change")
 parser.add_argument("--current", default="planes_now", help="table of the planes as they are now, by tail number")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="flights_planes", help="table to append to")
-parser.add_argument("--checkpoint", required=True, help="folder of the queries' checkpoints")
 
 
 def main() -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-
-from common import STATEFUL, departures, plain_append, read_topic, spark_session
+from common import STATEFUL, departures, job_parser, plain_append, read_topic, run, spark_session
 from flights_with_weather import weather, with_weather
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
+parser = job_parser(__doc__, topic="flights", postgres=None, table="flights_weather")
 parser.add_argument("--weather", default="weather", help="input topic of the weather")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="flights_weather", help="table to append to")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def main() -> None:
@@ -22,11 +15,7 @@ def main() -> None:
     sink = plain_append(args.postgres, args.table)
     flights = departures(spark, args.kafka, args.topic)
     rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
-
-    query = (
-        rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()
-    )
-    query.awaitTermination()
+    run(rows, sink, args.checkpoint)
 
 
 if __name__ == "__main__":

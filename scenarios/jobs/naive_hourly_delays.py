@@ -5,20 +5,14 @@ An increment is not idempotent: a batch that is written twice counts twice.
 
 from __future__ import annotations
 
-import argparse
-
 import psycopg
-from common import departures, spark_session
+from common import departures, job_parser, run, spark_session
 from hourly_delays import totals
 from psycopg import sql
 from pyspark.sql import DataFrame
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser = job_parser(__doc__, topic="flights", postgres=None)
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def main() -> None:
@@ -36,8 +30,7 @@ def main() -> None:
             cursor.executemany(add, rows)
 
     flights = departures(spark, args.kafka, args.topic)
-    query = flights.writeStream.foreachBatch(increment).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+    run(flights, increment, args.checkpoint)
 
 
 if __name__ == "__main__":

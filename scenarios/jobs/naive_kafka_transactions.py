@@ -5,22 +5,16 @@ If the job cannot tell whether a commit was applied, it has no record to look it
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, job_parser, run, spark_session
 from confluent_kafka import Producer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--planes", required=True, help="Parquet file of the planes")
-parser.add_argument("--output", default="departures", help="topic to write to")
+parser = job_parser(__doc__, topic="flights", planes=None, output="departures")
 parser.add_argument("--commit-timeout", type=float, default=2.0, help="seconds to wait for the answer to a commit")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def main() -> None:
@@ -39,8 +33,7 @@ def main() -> None:
         producer.commit_transaction(args.commit_timeout)
 
     flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+    run(flights, write, args.checkpoint)
 
 
 if __name__ == "__main__":

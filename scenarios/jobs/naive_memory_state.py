@@ -5,22 +5,17 @@ The totals die with the driver: an effectively-once sink does not make the state
 
 from __future__ import annotations
 
-import argparse
 from datetime import datetime
 
 import pyarrow as pa
-from common import departures, spark_session
+from common import departures, job_parser, run, spark_session
 from hourly_delays import KEY, totals
 from pyspark.sql import DataFrame
 
 from onceproof.sinks.postgres import PostgresUpsert
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser = job_parser(__doc__, topic="flights", postgres=None)
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def main() -> None:
@@ -42,8 +37,7 @@ def main() -> None:
         )
 
     flights = departures(spark, args.kafka, args.topic)
-    query = flights.writeStream.foreachBatch(update).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+    run(flights, update, args.checkpoint)
 
 
 if __name__ == "__main__":

@@ -6,23 +6,17 @@ that a dead start left open, and nothing fences a driver that was only slow.
 
 from __future__ import annotations
 
-import argparse
 import json
 import uuid
 from pathlib import Path
 
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, job_parser, run, spark_session
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql import DataFrame
 
 from onceproof.sinks import failpoints
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--planes", required=True, help="Parquet file of the planes")
-parser.add_argument("--output", default="departures", help="topic to write to")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+parser = job_parser(__doc__, topic="flights", planes=None, output="departures")
 _ANSWER_S = 30.0
 
 
@@ -57,8 +51,7 @@ def main() -> None:
         producer.commit_transaction(_ANSWER_S)
 
     flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+    run(flights, write, args.checkpoint)
 
 
 if __name__ == "__main__":
