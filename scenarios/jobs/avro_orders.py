@@ -30,6 +30,7 @@ parser.add_argument("--postgres", help="libpq URI; the password comes from PGPAS
 parser.add_argument("--table", help="table to append to")
 parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 parser.add_argument("--output", help="topic to write to in Avro, instead of a table")
+args = parser.parse_args()
 
 
 def reader(schemas: list[dict[str, Any]]) -> Callable[[Column], Column]:
@@ -57,23 +58,15 @@ def writer(schemas: list[dict[str, Any]]) -> Callable[[Column], Column]:
     return f.udf(write, "BINARY")
 
 
-def main() -> None:
-    args = parser.parse_args()
-    schemas = [json.loads(Path(file).read_text(encoding="utf-8")) for file in (args.older, args.newer)]
-    spark = spark_session("avro-orders")
-    orders = (
-        read_topic(spark, args.kafka, args.topic).select(reader(schemas)(f.col("value")).alias("row")).select("row.*")
-    )
-    if args.output is not None:
-        value = writer(schemas)(f.struct("*", f.unix_millis("ordered_at").alias("ordered_at_ms")))
-        records = orders.select(f.col("customer").alias("key"), value.alias("value"))
-        run_to_topic(records, args.kafka, args.output, args.checkpoint)
-    elif args.naive:
-        run(orders, plain_append(args.postgres, args.table), args.checkpoint)
-    else:
-        sink = PostgresAppend(args.postgres, args.table, pipeline="avro-orders", checkpoint=args.checkpoint)
-        run(orders, sink, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+schemas = [json.loads(Path(file).read_text(encoding="utf-8")) for file in (args.older, args.newer)]
+spark = spark_session("avro-orders")
+orders = read_topic(spark, args.kafka, args.topic).select(reader(schemas)(f.col("value")).alias("row")).select("row.*")
+if args.output is not None:
+    value = writer(schemas)(f.struct("*", f.unix_millis("ordered_at").alias("ordered_at_ms")))
+    records = orders.select(f.col("customer").alias("key"), value.alias("value"))
+    run_to_topic(records, args.kafka, args.output, args.checkpoint)
+elif args.naive:
+    run(orders, plain_append(args.postgres, args.table), args.checkpoint)
+else:
+    sink = PostgresAppend(args.postgres, args.table, pipeline="avro-orders", checkpoint=args.checkpoint)
+    run(orders, sink, args.checkpoint)

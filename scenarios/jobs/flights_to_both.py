@@ -16,40 +16,36 @@ parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table=
 parser.add_argument("--progress", default="departures-progress", help="topic that keeps the Kafka sink's progress")
 parser.add_argument("--postgres-commit-timeout", type=float, default=30.0, help="seconds to wait for a COMMIT's answer")
 parser.add_argument("--kafka-commit-timeout", type=float, default=30.0, help="seconds to wait for EndTxn's answer")
+args = parser.parse_args()
+
+spark = spark_session("flights-to-both")
+to_postgres = PostgresAppend(
+    args.postgres,
+    args.table,
+    pipeline="flights-to-both",
+    checkpoint=args.checkpoint,
+    commit_timeout_s=args.postgres_commit_timeout,
+)
+to_kafka = KafkaTransactional(
+    args.kafka,
+    args.output,
+    pipeline="flights-to-both",
+    progress_topic=args.progress,
+    checkpoint=args.checkpoint,
+    key="tailnum",
+    commit_timeout_s=args.kafka_commit_timeout,
+)
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("flights-to-both")
-    to_postgres = PostgresAppend(
-        args.postgres,
-        args.table,
-        pipeline="flights-to-both",
-        checkpoint=args.checkpoint,
-        commit_timeout_s=args.postgres_commit_timeout,
-    )
-    to_kafka = KafkaTransactional(
-        args.kafka,
-        args.output,
-        pipeline="flights-to-both",
-        progress_topic=args.progress,
-        checkpoint=args.checkpoint,
-        key="tailnum",
-        commit_timeout_s=args.kafka_commit_timeout,
-    )
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        # Computed once and kept: both sinks must get the same rows, and each runs an action on the frame.
-        batch.persist()
-        try:
-            to_postgres(batch, batch_id)
-            to_kafka(batch, batch_id)
-        finally:
-            batch.unpersist()
-
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, write, args.checkpoint)
+def write(batch: DataFrame, batch_id: int) -> None:
+    # Computed once and kept: both sinks must get the same rows, and each runs an action on the frame.
+    batch.persist()
+    try:
+        to_postgres(batch, batch_id)
+        to_kafka(batch, batch_id)
+    finally:
+        batch.unpersist()
 
 
-if __name__ == "__main__":
-    main()
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, write, args.checkpoint)

@@ -9,24 +9,18 @@ from onceproof.sinks.kafka import KafkaTransactional
 parser = job_parser(__doc__, topic="flights", planes=None, output="departures", progress="departures-progress")
 parser.add_argument("--commit-timeout", type=float, default=30.0, help="seconds to wait for the answer to a commit")
 parser.add_argument("--commit-attempts", type=int, default=3, help="how often to ask when the answer does not come")
+args = parser.parse_args()
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("flights-to-kafka")
-    sink = KafkaTransactional(
-        args.kafka,
-        args.output,
-        pipeline="flights-to-kafka",
-        progress_topic=args.progress,
-        checkpoint=args.checkpoint,
-        key="tailnum",
-        commit_timeout_s=args.commit_timeout,
-        commit_attempts=args.commit_attempts,
-    )
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, sink, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("flights-to-kafka")
+sink = KafkaTransactional(
+    args.kafka,
+    args.output,
+    pipeline="flights-to-kafka",
+    progress_topic=args.progress,
+    checkpoint=args.checkpoint,
+    key="tailnum",
+    commit_timeout_s=args.commit_timeout,
+    commit_attempts=args.commit_attempts,
+)
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, sink, args.checkpoint)

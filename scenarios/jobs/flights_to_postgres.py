@@ -8,21 +8,15 @@ from onceproof.sinks.postgres import PostgresAppend
 
 parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures")
 parser.add_argument("--commit-timeout", type=float, default=30.0, help="seconds to wait for the answer to a COMMIT")
+args = parser.parse_args()
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("flights-to-postgres")
-    sink = PostgresAppend(
-        args.postgres,
-        args.table,
-        pipeline="flights-to-postgres",
-        checkpoint=args.checkpoint,
-        commit_timeout_s=args.commit_timeout,
-    )
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, sink, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("flights-to-postgres")
+sink = PostgresAppend(
+    args.postgres,
+    args.table,
+    pipeline="flights-to-postgres",
+    checkpoint=args.checkpoint,
+    commit_timeout_s=args.commit_timeout,
+)
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, sink, args.checkpoint)

@@ -5,7 +5,7 @@ Flights without weather for their hour are written too, once the watermark shows
 
 from __future__ import annotations
 
-from common import STATEFUL, departures, job_parser, read_topic, run, spark_session
+from common import STATEFUL, departures, job_parser, plain_append, read_topic, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -16,6 +16,8 @@ READING = "origin STRING, time_hour TIMESTAMP, temp DOUBLE, wind_dir INT, visib 
 
 parser = job_parser(__doc__, topic="flights", postgres=None, table="flights_weather")
 parser.add_argument("--weather", default="weather", help="input topic of the weather")
+parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
+args = parser.parse_args()
 
 
 def weather(records: DataFrame) -> DataFrame:
@@ -39,14 +41,12 @@ def with_weather(flights: DataFrame, readings: DataFrame) -> DataFrame:
     )
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("flights-with-weather", STATEFUL)
-    sink = PostgresAppend(args.postgres, args.table, pipeline="flights-with-weather", checkpoint=args.checkpoint)
-    flights = departures(spark, args.kafka, args.topic)
-    rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
-    run(rows, sink, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("flights-with-weather", STATEFUL)
+sink = (
+    plain_append(args.postgres, args.table)
+    if args.naive
+    else PostgresAppend(args.postgres, args.table, pipeline="flights-with-weather", checkpoint=args.checkpoint)
+)
+flights = departures(spark, args.kafka, args.topic)
+rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
+run(rows, sink, args.checkpoint)

@@ -18,6 +18,7 @@ from onceproof.sinks.offsets import Progress
 parser = job_parser(__doc__, topic="flights", planes=None, output="departures", progress="departures-progress")
 parser.add_argument("--give-up-in", type=int, nargs="+", required=True, help="batches whose first attempt is given up")
 parser.add_argument("--reuse-producer", action="store_true", help="one producer for all transactions")
+args = parser.parse_args()
 
 
 class GivenUp(Exception):
@@ -72,21 +73,15 @@ class ReusesItsProducer(GivesUpOnce):
         return self._kept
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("gives-up-once")
-    sink = (ReusesItsProducer if args.reuse_producer else GivesUpOnce)(
-        args.kafka,
-        args.output,
-        pipeline="gives-up-once",
-        progress_topic=args.progress,
-        checkpoint=args.checkpoint,
-        key="tailnum",
-        give_up_in=args.give_up_in,
-    )
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, sink, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("gives-up-once")
+sink = (ReusesItsProducer if args.reuse_producer else GivesUpOnce)(
+    args.kafka,
+    args.output,
+    pipeline="gives-up-once",
+    progress_topic=args.progress,
+    checkpoint=args.checkpoint,
+    key="tailnum",
+    give_up_in=args.give_up_in,
+)
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, sink, args.checkpoint)

@@ -7,16 +7,9 @@ from __future__ import annotations
 
 from common import flights_with_planes, job_parser, plain_append, run, spark_session
 
-parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures")
+args = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures").parse_args()
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("naive-append")
-    append = plain_append(args.postgres, args.table)
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, append, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("naive-append")
+append = plain_append(args.postgres, args.table)
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, append, args.checkpoint)

@@ -16,31 +16,27 @@ from pyspark.sql import DataFrame
 
 parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures")
 parser.add_argument("--by-query", action="store_true", help="count by Spark's query id, not by the pipeline's name")
+args = parser.parse_args()
 
 LAST = "SELECT last FROM batches_done WHERE writer = %s FOR UPDATE"
 RECORD = """
     INSERT INTO batches_done (writer, last) VALUES (%s, %s) ON CONFLICT (writer) DO UPDATE SET last = EXCLUDED.last
 """
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("naive-batch-id")
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        rows = batch.collect()
-        query_id = json.loads((Path(args.checkpoint) / "metadata").read_text())["id"]
-        writer = query_id if args.by_query else "flights"
-        with psycopg.connect(args.postgres) as connection:
-            found = connection.execute(LAST, (writer,)).fetchone()
-            if found is not None and batch_id <= found[0]:
-                return
-            copy_rows(connection, args.table, batch.columns, rows)
-            connection.execute(RECORD, (writer, batch_id))
-
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, write, args.checkpoint)
+spark = spark_session("naive-batch-id")
 
 
-if __name__ == "__main__":
-    main()
+def write(batch: DataFrame, batch_id: int) -> None:
+    rows = batch.collect()
+    query_id = json.loads((Path(args.checkpoint) / "metadata").read_text())["id"]
+    writer = query_id if args.by_query else "flights"
+    with psycopg.connect(args.postgres) as connection:
+        found = connection.execute(LAST, (writer,)).fetchone()
+        if found is not None and batch_id <= found[0]:
+            return
+        copy_rows(connection, args.table, batch.columns, rows)
+        connection.execute(RECORD, (writer, batch_id))
+
+
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, write, args.checkpoint)

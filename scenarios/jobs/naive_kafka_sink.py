@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from common import COLUMNS, flights_with_planes, job_parser, keyed_json, run_to_topic, spark_session
 
-parser = job_parser(__doc__, topic="flights", planes=None, output="departures")
+args = job_parser(__doc__, topic="flights", planes=None, output="departures").parse_args()
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("naive-kafka-sink")
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run_to_topic(keyed_json(flights, COLUMNS), args.kafka, args.output, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("naive-kafka-sink")
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run_to_topic(keyed_json(flights, COLUMNS), args.kafka, args.output, args.checkpoint)

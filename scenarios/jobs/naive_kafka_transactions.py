@@ -15,26 +15,22 @@ if TYPE_CHECKING:
 
 parser = job_parser(__doc__, topic="flights", planes=None, output="departures")
 parser.add_argument("--commit-timeout", type=float, default=2.0, help="seconds to wait for the answer to a commit")
+args = parser.parse_args()
+
+spark = spark_session("naive-kafka-transactions")
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("naive-kafka-transactions")
-
-    def write(batch: DataFrame, _batch_id: int) -> None:
-        # A stable transactional.id: no second writer, no transaction left open. It does not remember batches, though.
-        producer = Producer({"bootstrap.servers": args.kafka, "transactional.id": "departures", "linger.ms": 5})
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        for row in batch.selectExpr("tailnum AS key", "to_json(struct(*)) AS value").toLocalIterator():
-            producer.produce(args.output, key=row.key, value=row.value)
-            producer.poll(0)
-        producer.flush(30)
-        producer.commit_transaction(args.commit_timeout)
-
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, write, args.checkpoint)
+def write(batch: DataFrame, _batch_id: int) -> None:
+    # A stable transactional.id: no second writer, no transaction left open. It does not remember batches, though.
+    producer = Producer({"bootstrap.servers": args.kafka, "transactional.id": "departures", "linger.ms": 5})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for row in batch.selectExpr("tailnum AS key", "to_json(struct(*)) AS value").toLocalIterator():
+        producer.produce(args.output, key=row.key, value=row.value)
+        producer.poll(0)
+    producer.flush(30)
+    producer.commit_transaction(args.commit_timeout)
 
 
-if __name__ == "__main__":
-    main()
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, write, args.checkpoint)

@@ -15,26 +15,23 @@ COLUMNS = ["src_partition", "src_offset", "carrier", "flight", "tailnum", "origi
 
 parser = job_parser(__doc__, topic="flights", postgres=None, table="departures")
 parser.add_argument("--master", help="where tasks run (default: where the environment says)")
+args = parser.parse_args()
+
+builder = SparkSession.builder.appName("naive-partitions")
+spark = (builder.master(args.master) if args.master else builder).getOrCreate()
+postgres = args.postgres
+insert = insert_into(args.table, COLUMNS)
 
 
-def main() -> None:
-    args = parser.parse_args()
-    builder = SparkSession.builder.appName("naive-partitions")
-    spark = (builder.master(args.master) if args.master else builder).getOrCreate()
-    postgres = args.postgres
-    insert = insert_into(args.table, COLUMNS)
-
-    def append(rows: Iterator[Row]) -> None:
-        with psycopg.connect(postgres, autocommit=True) as connection:
-            for row in rows:
-                connection.execute(insert, row)
-
-    def write(batch: DataFrame, _batch_id: int) -> None:
-        batch.foreachPartition(append)
-
-    flights = departures(spark, args.kafka, args.topic).select(*COLUMNS)
-    run(flights, write, args.checkpoint)
+def append(rows: Iterator[Row]) -> None:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for row in rows:
+            connection.execute(insert, row)
 
 
-if __name__ == "__main__":
-    main()
+def write(batch: DataFrame, _batch_id: int) -> None:
+    batch.foreachPartition(append)
+
+
+flights = departures(spark, args.kafka, args.topic).select(*COLUMNS)
+run(flights, write, args.checkpoint)

@@ -10,26 +10,24 @@ import psycopg
 from common import copy_rows, flights_with_planes, job_parser, keyed_json, run, spark_session
 from pyspark.sql import DataFrame
 
-parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures", output="departures")
+args = job_parser(
+    __doc__, topic="flights", planes=None, postgres=None, table="departures", output="departures"
+).parse_args()
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("naive-two-sinks")
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        rows = batch.collect()
-        with psycopg.connect(args.postgres) as connection:
-            note = "INSERT INTO batches_done (batch) VALUES (%s) ON CONFLICT DO NOTHING"
-            if connection.execute(note, (batch_id,)).rowcount == 0:
-                return
-            copy_rows(connection, args.table, batch.columns, rows)
-        records = keyed_json(batch, batch.columns)
-        records.write.format("kafka").option("kafka.bootstrap.servers", args.kafka).option("topic", args.output).save()
-
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, write, args.checkpoint)
+spark = spark_session("naive-two-sinks")
 
 
-if __name__ == "__main__":
-    main()
+def write(batch: DataFrame, batch_id: int) -> None:
+    rows = batch.collect()
+    with psycopg.connect(args.postgres) as connection:
+        note = "INSERT INTO batches_done (batch) VALUES (%s) ON CONFLICT DO NOTHING"
+        if connection.execute(note, (batch_id,)).rowcount == 0:
+            return
+        copy_rows(connection, args.table, batch.columns, rows)
+    records = keyed_json(batch, batch.columns)
+    records.write.format("kafka").option("kafka.bootstrap.servers", args.kafka).option("topic", args.output).save()
+
+
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, write, args.checkpoint)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 parser = job_parser(__doc__, topic="flights", planes=None, postgres=None)
 parser.add_argument("--table", default="departures", help="table with a unique key on the source position")
 parser.add_argument("--by-position", action="store_true", help="count only what came before in the source")
+args = parser.parse_args()
 
 WRITE = """
     INSERT INTO {table} ({columns}, nth)
@@ -22,27 +23,22 @@ WRITE = """
     ON CONFLICT (src_partition, src_offset) DO UPDATE SET nth = EXCLUDED.nth
 """
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("nth-flight")
-    earlier = "AND src_partition = %(src_partition)s AND src_offset < %(src_offset)s" if args.by_position else ""
-    write_row = sql.SQL(WRITE).format(
-        table=sql.Identifier(args.table),
-        columns=names(COLUMNS),
-        values=sql.SQL(", ").join(map(sql.Placeholder, COLUMNS)),
-        earlier=sql.SQL(earlier),
-    )
-
-    def write(batch: DataFrame, _batch_id: int) -> None:
-        rows = batch.collect()
-        with psycopg.connect(args.postgres) as connection:
-            for row in rows:
-                connection.execute(write_row, row.asDict())
-
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, write, args.checkpoint)
+spark = spark_session("nth-flight")
+earlier = "AND src_partition = %(src_partition)s AND src_offset < %(src_offset)s" if args.by_position else ""
+write_row = sql.SQL(WRITE).format(
+    table=sql.Identifier(args.table),
+    columns=names(COLUMNS),
+    values=sql.SQL(", ").join(map(sql.Placeholder, COLUMNS)),
+    earlier=sql.SQL(earlier),
+)
 
 
-if __name__ == "__main__":
-    main()
+def write(batch: DataFrame, _batch_id: int) -> None:
+    rows = batch.collect()
+    with psycopg.connect(args.postgres) as connection:
+        for row in rows:
+            connection.execute(write_row, row.asDict())
+
+
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, write, args.checkpoint)

@@ -9,16 +9,10 @@ from onceproof.sinks.postgres import PostgresAppend
 
 parser = job_parser(__doc__, topic="numbers", postgres=None, table="numbers")
 parser.add_argument("--pipeline", default="numbers-to-postgres", help="name under which the sink keeps its progress")
+args = parser.parse_args()
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("numbers-to-postgres")
-    sink = PostgresAppend(args.postgres, args.table, pipeline=args.pipeline, checkpoint=args.checkpoint)
-    number = f.from_json(f.col("value").cast("string"), "id BIGINT, key STRING, seq BIGINT, payload STRING")
-    numbers = read_topic(spark, args.kafka, args.topic).select(number.alias("number")).select("number.*")
-    run(numbers, sink, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("numbers-to-postgres")
+sink = PostgresAppend(args.postgres, args.table, pipeline=args.pipeline, checkpoint=args.checkpoint)
+number = f.from_json(f.col("value").cast("string"), "id BIGINT, key STRING, seq BIGINT, payload STRING")
+numbers = read_topic(spark, args.kafka, args.topic).select(number.alias("number")).select("number.*")
+run(numbers, sink, args.checkpoint)

@@ -17,6 +17,7 @@ parser.add_argument("--topic", default="till", help="input topic: orders and pay
 parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 parser.add_argument("--no-data-batches", default="true", help="spark.sql.streaming.noDataMicroBatches.enabled")
 parser.add_argument("--trigger", help="processing-time trigger, for example '5 seconds'; default: as fast as possible")
+args = parser.parse_args()
 
 
 def with_payments(till: DataFrame) -> DataFrame:
@@ -38,21 +39,15 @@ def with_payments(till: DataFrame) -> DataFrame:
     return orders.join(payments, f.expr(soon), "leftOuter")
 
 
-def main() -> None:
-    args = parser.parse_args()
-    no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": args.no_data_batches}
-    spark = spark_session("orders-with-payments", STATEFUL | no_data)
-    rows = with_payments(read_topic(spark, args.kafka, args.topic))
-    sink = (
-        plain_append(args.postgres, args.table)
-        if args.naive
-        else PostgresAppend(args.postgres, args.table, pipeline="orders-with-payments", checkpoint=args.checkpoint)
-    )
-    writer = rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint)
-    if args.trigger is not None:
-        writer = writer.trigger(processingTime=args.trigger)
-    writer.start().awaitTermination()
-
-
-if __name__ == "__main__":
-    main()
+no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": args.no_data_batches}
+spark = spark_session("orders-with-payments", STATEFUL | no_data)
+rows = with_payments(read_topic(spark, args.kafka, args.topic))
+sink = (
+    plain_append(args.postgres, args.table)
+    if args.naive
+    else PostgresAppend(args.postgres, args.table, pipeline="orders-with-payments", checkpoint=args.checkpoint)
+)
+writer = rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint)
+if args.trigger is not None:
+    writer = writer.trigger(processingTime=args.trigger)
+writer.start().awaitTermination()

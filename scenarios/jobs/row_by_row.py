@@ -13,22 +13,18 @@ from pyspark.sql import DataFrame
 parser = job_parser(__doc__, topic="flights", planes=None, postgres=None)
 parser.add_argument("--table", default="departures", help="table with a unique key on the source position")
 parser.add_argument("--one-transaction", action="store_true", help="commit a batch as a whole")
+args = parser.parse_args()
+
+spark = spark_session("row-by-row")
+insert = insert_into(args.table, COLUMNS, "ON CONFLICT (src_partition, src_offset) DO NOTHING")
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("row-by-row")
-    insert = insert_into(args.table, COLUMNS, "ON CONFLICT (src_partition, src_offset) DO NOTHING")
-
-    def write(batch: DataFrame, _batch_id: int) -> None:
-        rows = batch.collect()
-        with psycopg.connect(args.postgres, autocommit=not args.one_transaction) as connection:
-            for row in rows:
-                connection.execute(insert, row)
-
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    run(flights, write, args.checkpoint)
+def write(batch: DataFrame, _batch_id: int) -> None:
+    rows = batch.collect()
+    with psycopg.connect(args.postgres, autocommit=not args.one_transaction) as connection:
+        for row in rows:
+            connection.execute(insert, row)
 
 
-if __name__ == "__main__":
-    main()
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, write, args.checkpoint)
