@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from onceproof.cli.output import Output, failing_well
+from onceproof.cli.output import failing_well
 
 _MACHINE = "This machine"
 
@@ -38,8 +38,7 @@ def up(
     onceproof up --brokers 3
     onceproof up --build-from debian:bookworm-slim
     """
-    output = Output(False)
-    with failing_well(output):
+    with failing_well() as output:
         from onceproof.base import signals
         from onceproof.base.errors import UsageError
         from onceproof.stack.compose import images
@@ -66,8 +65,7 @@ def up(
 @commands.command(rich_help_panel=_MACHINE)
 def down() -> None:
     """Remove the containers of `onceproof up`, with all their data."""
-    output = Output(False)
-    with failing_well(output):
+    with failing_well() as output:
         from onceproof.stack.compose.project import Project
 
         Project().down()

@@ -99,9 +99,7 @@ def _update(result: GateResult, gated: GateSettings, output: Output) -> None:
 
 def as_text(result: GateResult, output: Output) -> str:
     """The table, then what failed with its findings and its run directory."""
-    console = output.console()
-    color = console.is_terminal and console.color_system is not None and not console.no_color
-    page = Page(color, min(console.width, 120) if console.is_terminal else 100)
+    page = Page(*output.look())
     page.rule()
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for column in ("scenario", "expected", "result", "why"):
