@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -227,9 +228,20 @@ def import_(
     onceproof import --scenario orders.yaml --kafka broker:9092 --postgres-env DATABASE_URL
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.import_ import import_run
+        from onceproof.api.histories import import_history
+        from onceproof.cli.import_ import files
 
-        output.result(import_run(scenario, inputs, outputs, tables, kafka, postgres_env, not_drained, runs, as_json))
+        run = import_history(
+            scenario,
+            inputs=files("--input", inputs),
+            outputs=files("--output", outputs),
+            tables=files("--table", tables),
+            kafka=kafka,
+            postgres_env=postgres_env,
+            drained=not not_drained,
+            runs_dir=runs,
+        )
+        output.result(json.dumps({"run": str(run)}) if as_json else f"run: {run}\njudge it: onceproof check {run}")
 
 
 @app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=_WRITE)
