@@ -14,21 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from common import job_parser, plain_append, read_topic, run, run_to_topic, spark_session
+from common import appending, job_parser, read_topic, run, run_to_topic, spark_session
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-
-from onceproof.sinks.postgres import PostgresAppend
 
 ROW = "order_id BIGINT, customer STRING, amount DECIMAL(12, 2), ordered_at TIMESTAMP, currency STRING"
 HEADER = 5
 
-parser = job_parser(__doc__, topic=None)
+parser = job_parser(__doc__, naive=True, topic=None)
 parser.add_argument("--older", required=True, help="file of the older schema, whose id is 1")
 parser.add_argument("--newer", required=True, help="file of the newer schema, whose id is 2")
 parser.add_argument("--postgres", help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", help="table to append to")
-parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 parser.add_argument("--output", help="topic to write to in Avro, instead of a table")
 args = parser.parse_args()
 
@@ -65,8 +62,5 @@ if args.output is not None:
     value = writer(schemas)(f.struct("*", f.unix_millis("ordered_at").alias("ordered_at_ms")))
     records = orders.select(f.col("customer").alias("key"), value.alias("value"))
     run_to_topic(records, args.kafka, args.output, args.checkpoint)
-elif args.naive:
-    run(orders, plain_append(args.postgres, args.table), args.checkpoint)
 else:
-    sink = PostgresAppend(args.postgres, args.table, pipeline="avro-orders", checkpoint=args.checkpoint)
-    run(orders, sink, args.checkpoint)
+    run(orders, appending(args, "avro-orders"), args.checkpoint)

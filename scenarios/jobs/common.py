@@ -13,6 +13,8 @@ from psycopg import sql
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from onceproof.sinks.postgres import PostgresAppend
+
 FLIGHT = """
     year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT,
     arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT,
@@ -51,11 +53,18 @@ OPTIONS = {
 }
 
 
-def job_parser(description: str | None, **defaults: str | None) -> argparse.ArgumentParser:
-    """A parser of ``--kafka``, ``--checkpoint`` and the named `OPTIONS`, each with its default; None: it must be given."""
+def job_parser(description: str | None, *, naive: bool = False, **defaults: str | None) -> argparse.ArgumentParser:
+    """A parser of ``--kafka``, ``--checkpoint``, ``--naive`` (see `appending`) and the named `OPTIONS`.
+
+    Each of these has its default; None: it must be given.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kafka", required=True, help="bootstrap servers")
     parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+    if naive:
+        parser.add_argument(
+            "--naive", action="store_true", help="append without remembering which batches were written"
+        )
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", required=default is None, default=default, help=OPTIONS[name])
     return parser
@@ -125,6 +134,13 @@ def plain_append(postgres: str, table: str) -> Callable[[DataFrame, int], None]:
             copy_rows(connection, table, batch.columns, rows)
 
     return append
+
+
+def appending(args: argparse.Namespace, pipeline: str) -> Callable[[DataFrame, int], None]:
+    """Appends to the table of ``args``, effectively once; with ``--naive`` without remembering which batches were written."""
+    if args.naive:
+        return plain_append(args.postgres, args.table)
+    return PostgresAppend(args.postgres, args.table, pipeline=pipeline, checkpoint=args.checkpoint)
 
 
 def read_topic(spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed") -> DataFrame:

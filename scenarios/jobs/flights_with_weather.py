@@ -5,18 +5,15 @@ Flights without weather for their hour are written too, once the watermark shows
 
 from __future__ import annotations
 
-from common import STATEFUL, departures, job_parser, plain_append, read_topic, run, spark_session
+from common import STATEFUL, appending, departures, job_parser, read_topic, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-
-from onceproof.sinks.postgres import PostgresAppend
 
 READING = "origin STRING, time_hour TIMESTAMP, temp DOUBLE, wind_dir INT, visib DOUBLE"
 
 
-parser = job_parser(__doc__, topic="flights", postgres=None, table="flights_weather")
+parser = job_parser(__doc__, naive=True, topic="flights", postgres=None, table="flights_weather")
 parser.add_argument("--weather", default="weather", help="input topic of the weather")
-parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 args = parser.parse_args()
 
 
@@ -42,11 +39,7 @@ def with_weather(flights: DataFrame, readings: DataFrame) -> DataFrame:
 
 
 spark = spark_session("flights-with-weather", STATEFUL)
-sink = (
-    plain_append(args.postgres, args.table)
-    if args.naive
-    else PostgresAppend(args.postgres, args.table, pipeline="flights-with-weather", checkpoint=args.checkpoint)
-)
+sink = appending(args, "flights-with-weather")
 flights = departures(spark, args.kafka, args.topic)
 rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
 run(rows, sink, args.checkpoint)

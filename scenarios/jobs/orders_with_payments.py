@@ -6,15 +6,12 @@ Spark runs when the watermark has passed the minute.
 
 from __future__ import annotations
 
-from common import STATEFUL, job_parser, plain_append, read_topic, spark_session
+from common import STATEFUL, appending, job_parser, read_topic, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from onceproof.sinks.postgres import PostgresAppend
-
-parser = job_parser(__doc__, postgres=None, table="orders_paid")
+parser = job_parser(__doc__, naive=True, postgres=None, table="orders_paid")
 parser.add_argument("--topic", default="till", help="input topic: orders and payments in turns")
-parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 parser.add_argument("--no-data-batches", default="true", help="spark.sql.streaming.noDataMicroBatches.enabled")
 parser.add_argument("--trigger", help="processing-time trigger, for example '5 seconds'; default: as fast as possible")
 args = parser.parse_args()
@@ -42,11 +39,7 @@ def with_payments(till: DataFrame) -> DataFrame:
 no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": args.no_data_batches}
 spark = spark_session("orders-with-payments", STATEFUL | no_data)
 rows = with_payments(read_topic(spark, args.kafka, args.topic))
-sink = (
-    plain_append(args.postgres, args.table)
-    if args.naive
-    else PostgresAppend(args.postgres, args.table, pipeline="orders-with-payments", checkpoint=args.checkpoint)
-)
+sink = appending(args, "orders-with-payments")
 writer = rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint)
 if args.trigger is not None:
     writer = writer.trigger(processingTime=args.trigger)

@@ -5,17 +5,14 @@ A session is over when the watermark has passed its end: only then its row is wr
 
 from __future__ import annotations
 
-from common import STATEFUL, departures, job_parser, plain_append, run, spark_session
+from common import STATEFUL, appending, departures, job_parser, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from onceproof.sinks.postgres import PostgresAppend
-
-parser = job_parser(__doc__, topic="flights", postgres=None, table="plane_sessions")
+parser = job_parser(__doc__, naive=True, topic="flights", postgres=None, table="plane_sessions")
 parser.add_argument(
     "--no-data-batches", action="store_true", help="run a batch without input when the watermark has moved"
 )
-parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 args = parser.parse_args()
 
 
@@ -38,10 +35,6 @@ def sessions(flights: DataFrame) -> DataFrame:
 
 no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": str(args.no_data_batches).lower()}
 spark = spark_session("plane-sessions", STATEFUL | no_data)
-sink = (
-    plain_append(args.postgres, args.table)
-    if args.naive
-    else PostgresAppend(args.postgres, args.table, pipeline="plane-sessions", checkpoint=args.checkpoint)
-)
+sink = appending(args, "plane-sessions")
 rows = sessions(departures(spark, args.kafka, args.topic))
 run(rows, sink, args.checkpoint)

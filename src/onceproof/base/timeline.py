@@ -22,6 +22,12 @@ class Event:
     data: dict[str, Any]
 
 
+def read_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events of a stored run, in their order: each has ``at``, ``kind`` and its data. Raises `OSError` or `ValueError`."""
+    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 Listener = Callable[[Event], None]
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, faults
@@ -37,6 +37,19 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
+class Found:
+    """What violates the claim in a run, or in a part of it."""
+
+    anomalies: Mapping[str, int]
+    outputs: tuple[str, ...]
+    witnesses: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.anomalies)
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Shared:
     """What a shared run showed of a cell without showing which of its cells caused it. Round-trips through JSON."""
 
@@ -51,12 +64,8 @@ class Shared:
     outputs: tuple[str, ...] = ()
     witnesses: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Shared:
-        """Raises `KeyError`, `TypeError` or `ValueError`."""
-        return cls(**{**stored, "others": tuple(stored["others"]), "outputs": tuple(stored["outputs"])})
 
-
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Cell:
     """One way to place one fault at one point, and the result. Round-trips through JSON."""
@@ -114,6 +123,14 @@ class Cell:
         """Whether it is violated in a shared run and not separated from the other cells of that run."""
         return self.shared is not None and self.verdict is Outcome.VIOLATED
 
+    @property
+    def word(self) -> str:
+        """``violated``, with marks: ``~`` placed approximately, ``*`` not separated from other cells, ``?`` not proven to have hit."""
+        if self.verdict is None or not self.reachable:
+            return self.state.value
+        near = "~" if self.state is State.APPROXIMATE else ""
+        return f"{near}{self.verdict}{'*' if self.together else ''}{'' if self.exercised else '?'}"
+
     def title(self) -> str:
         """``lost-ack postgres at commit-unacknowledged (COMMIT of departures)``"""
         words = f" ({self.words})" if self.words else ""
@@ -126,26 +143,20 @@ class Cell:
             at["query"] = self.query
         return {"fault": self.kind, **self.settings, "at": at}
 
+    def with_found(self, found: Found | Shared, **changes: Any) -> Cell:
+        """Return the cell with what was found, and with ``changes``."""
+        return replace(self, anomalies=found.anomalies, outputs=found.outputs, witnesses=found.witnesses, **changes)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Cell:
-        """Raises `KeyError`, `TypeError` or `ValueError` if `to_json` did not write ``stored``."""
-        verdict = stored["verdict"]
-        return cls(
-            **{
-                **stored,
-                "point": Point(stored["point"]),
-                "state": State(stored["state"]),
-                "verdict": None if verdict is None else Outcome(verdict),
-                "evidence": tuple(stored["evidence"]),
-                "outputs": tuple(stored["outputs"]),
-                "runs": tuple(stored["runs"]),
-                "empty": tuple(stored.get("empty", ())),
-                "shared": None if stored.get("shared") is None else Shared.from_json(stored["shared"]),
-            }
-        )
+        """Raises `ValueError` if `to_json` did not write ``stored``."""
+        return _CELL.validate_python(stored)
+
+
+_CELL = TypeAdapter(Cell)
 
 
 #: The order of trying. First the cells that show most: a sink that forgets what it committed, one that misjudges a commit, one

@@ -143,21 +143,13 @@ def _entry(found: list[Cell]) -> Text:
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    words = [_verdict_of(cell) for cell in reachable]
+    words = [Text(cell.word, style="yellow" if cell.verdict is None else _STYLE[cell.verdict]) for cell in reachable]
     if len(words) == 1:
         return words[0]
     distinct = {word.plain: word for word in words}
     return Text("\n").join(
         Text(f"{sum(word.plain == name for word in words)} ") + word for name, word in sorted(distinct.items())
     )
-
-
-def _verdict_of(cell: Cell) -> Text:
-    near = "~" if cell.state is State.APPROXIMATE else ""
-    if cell.verdict is not None:
-        mark = ("*" if cell.together else "") + ("" if cell.exercised else "?")
-        return Text(f"{near}{cell.verdict}{mark}", style=_STYLE[cell.verdict])
-    return Text(cell.state.value, style="yellow")
 
 
 def _print_violated(page: Page, result: Qualification, explained: set[str]) -> None:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from onceproof.base.errors import UsageError
 from onceproof.history import run_files
-from onceproof.qualify.cells import Cell, State, kinds
+from onceproof.qualify.cells import Cell, kinds
 from onceproof.qualify.console import clock
 from onceproof.qualify.directory import FILE, Directory, Progress
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
@@ -112,7 +112,7 @@ def compared(old: Path, new: Path) -> Comparison:
         Side(str(path), progress.scenario, progress.result(), progress.result().value)
         for path, progress in ((old, first), (new, second))
     ]
-    before, after = ({cell.name: _word(cell) for cell in progress.cells} for progress in (first, second))
+    before, after = ({cell.name: cell.word for cell in progress.cells} for progress in (first, second))
     rows = tuple(Row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
     cells = Section("cells", rows)
     cautions = []
@@ -146,7 +146,7 @@ def _shown(cell: Cell, directory: Directory) -> Shown:
         cell.reachable and _CELL.fullmatch(cell.name) and _holds(directory, f"{directory.cells.name}/{file.name}")
     )
     command = f"onceproof run {shlex.quote(str(file))}" if is_there else None
-    return Shown(cell, result, symbol, _word(cell), command, runs, tuple(dict.fromkeys(_fixes(cell))))
+    return Shown(cell, result, symbol, cell.word, command, runs, tuple(dict.fromkeys(_fixes(cell))))
 
 
 def _holds(directory: Directory, name: str) -> bool:
@@ -162,14 +162,6 @@ def _holds(directory: Directory, name: str) -> bool:
 def _fixes(cell: Cell) -> Iterator[str]:
     for name in cell.anomalies:
         yield from stops(name)
-
-
-def _word(cell: Cell) -> str:
-    """``violated``, with marks: ``~`` placed approximately, ``*`` not separated from other cells, ``?`` not proven to have hit."""
-    if cell.verdict is None or not cell.reachable:
-        return cell.state.value
-    near = "~" if cell.state is State.APPROXIMATE else ""
-    return f"{near}{cell.verdict.value}{'*' if cell.together else ''}{'' if cell.exercised else '?'}"
 
 
 def _heats(shown: tuple[Shown, ...]) -> Iterator[Heat]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
-from onceproof.base.timeline import Event
+from onceproof.base.timeline import Event, read_events
 from onceproof.base.words import times
 from onceproof.faults import survey
 from onceproof.faults.job import Job
@@ -254,9 +254,10 @@ class Session:
             return
         self._failed_cells = []
         took = self._clock() - began
-        seen = windows.read(done.run_dir, chosen)
+        events = read_events(done.run_dir)
+        seen = windows.windows(events, chosen)
         verdict = with_witness_per_batch(done.verdict, done.run_dir)
-        changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._relative_name(done), seen)
+        changed = attribution.attribute(chosen, verdict, fired_by(events), self._relative_name(done), seen)
         changed = retry_where_nothing_was_in_danger(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not RunRecord.read(done.run_dir).drained
         if cut_off:
@@ -418,13 +419,10 @@ def _as_reported(cell: Cell, shortage: str) -> Cell:
         why = f"{alone} ({cell.why})" if cell.why else alone
         return replace(cell, state=State.NOT_REACHED, why=why) if pending else cell
     exercised = State.APPROXIMATE if cell.approximate else State.EXERCISED
-    return replace(
-        cell,
+    return cell.with_found(
+        shared,
         state=exercised if shared.hit else State.NOT_REACHED,
         verdict=Outcome.VIOLATED if shared.anomalies else Outcome.INCONCLUSIVE,
-        anomalies=shared.anomalies,
-        outputs=shared.outputs,
-        witnesses=shared.witnesses,
         why=f"{shared.why}; {alone}",
         runs=(*(run for run in cell.runs if run != shared.run), shared.run),
     )
