@@ -14,7 +14,7 @@ from onceproof.cli.report import qualification_report
 from onceproof.history.run_directory import private_files
 from onceproof.qualify import matrix
 from onceproof.qualify.console import ProgressOnConsole
-from onceproof.qualify.directory import Progress
+from onceproof.qualify.directory import QualificationProgress
 
 
 def qualify(
@@ -24,7 +24,7 @@ def qualify(
     budget_s = seconds(budget)
 
     @contextmanager
-    def listening(progress: Progress) -> Iterator[ProgressOnConsole]:
+    def listening(progress: QualificationProgress) -> Iterator[ProgressOnConsole]:
         stderr = Output(as_json=True).console()
         with ProgressOnConsole(stderr, progress.scenario, budget_s) as progress_line:
             if progress.replaced:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
-from onceproof.qualify.cells import Cell, Found, Shared, State
-from onceproof.qualify.schedule import Step
+from onceproof.qualify.cells import Cell, CellState, Found, Shared
+from onceproof.qualify.schedule import RunStep
 from onceproof.qualify.windows import Windows, by_batch
 
 _DISORDER = "the queries of the shared run did not pass its faults in one order, so its findings cannot be assigned"
@@ -34,7 +34,7 @@ class _Unplaced:
 
 
 def attribute(
-    step: Step, verdict: Verdict, instruments: Mapping[int, str], run: str, windows: Windows | None = None
+    step: RunStep, verdict: Verdict, instruments: Mapping[int, str], run: str, windows: Windows | None = None
 ) -> list[Cell]:
     """Return the cells of ``step`` as its run leaves them, in the same order.
 
@@ -85,7 +85,7 @@ def _after_run_alone(cell: Cell, verdict: Verdict, instrument: str | None, run: 
             why=None if verdict.outcome is Outcome.HELD else _first_line(verdict),
             shared=cell.shared if verdict.outcome is Outcome.INCONCLUSIVE else None,
         )
-    missed = replace(ran, state=State.NOT_REACHED, why=_why_missed(fault) or _first_line(verdict))
+    missed = replace(ran, state=CellState.NOT_REACHED, why=_why_missed(fault) or _first_line(verdict))
     if verdict.outcome is not Outcome.VIOLATED:
         return missed
     # The findings count, even if the fault is not proven to have hit.
@@ -93,7 +93,7 @@ def _after_run_alone(cell: Cell, verdict: Verdict, instrument: str | None, run: 
 
 
 def _after_shared_run(
-    step: Step,
+    step: RunStep,
     index: int,
     verdict: Verdict,
     instrument: str | None,
@@ -245,8 +245,8 @@ def _find_unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
     return _Unplaced(reasons[0], _gather(parts)) if parts else None
 
 
-def _state(cell: Cell, instrument: str | None) -> State:
-    return State.APPROXIMATE if cell.approximate or instrument == "watcher" else State.EXERCISED
+def _state(cell: Cell, instrument: str | None) -> CellState:
+    return CellState.APPROXIMATE if cell.approximate or instrument == "watcher" else CellState.EXERCISED
 
 
 def _evidence(fault: FaultReport | None) -> tuple[str, ...]:

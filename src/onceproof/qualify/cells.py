@@ -26,7 +26,7 @@ _ROOM = 4
 _COLUMNS = {"crash-at-frame": "crash"}
 
 
-class State(StrEnum):
+class CellState(StrEnum):
     """How far the work on a cell has come."""
 
     PENDING = "pending"
@@ -79,7 +79,7 @@ class Cell:
     words: str = ""
     approximate: bool = False
     """Whether the fault cannot be placed exactly; known before any run."""
-    state: State = State.PENDING
+    state: CellState = CellState.PENDING
     why: str | None = None
     """The reason for ``n/a`` or ``not reached``; for other states a reservation, if there is one."""
     of_tool: bool = False
@@ -112,11 +112,11 @@ class Cell:
 
     @property
     def reachable(self) -> bool:
-        return self.state is not State.N_A
+        return self.state is not CellState.N_A
 
     @property
     def exercised(self) -> bool:
-        return self.state in (State.EXERCISED, State.APPROXIMATE)
+        return self.state in (CellState.EXERCISED, CellState.APPROXIMATE)
 
     @property
     def together(self) -> bool:
@@ -128,7 +128,7 @@ class Cell:
         """``violated``, with marks: ``~`` placed approximately, ``*`` not separated from other cells, ``?`` not proven to have hit."""
         if self.verdict is None or not self.reachable:
             return self.state.value
-        near = "~" if self.state is State.APPROXIMATE else ""
+        near = "~" if self.state is CellState.APPROXIMATE else ""
         return f"{near}{self.verdict}{'*' if self.together else ''}{'' if self.exercised else '?'}"
 
     def title(self) -> str:
@@ -205,7 +205,7 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
         offered = {cell.point for cell in found if cell.column == column}
         elsewhere = f"{column} can be placed only at {', '.join(p for p in Point if p in offered) or 'no point'}"
         found += [
-            Cell(f"{column}-{point}", column, point, state=State.N_A, why=elsewhere, of_tool=True)
+            Cell(f"{column}-{point}", column, point, state=CellState.N_A, why=elsewhere, of_tool=True)
             for point in Point
             if point not in offered
         ]
@@ -217,21 +217,21 @@ def _cell(kind: str, one: Try, scenario: Scenario, fault: type[Fault]) -> Cell:
     name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-")
     cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
     if one.n_a is not None:
-        return replace(cell, state=State.N_A, why=one.n_a, of_tool=one.of_tool)
+        return replace(cell, state=CellState.N_A, why=one.n_a, of_tool=one.of_tool)
     if one.gap is not None:
-        return replace(cell, state=State.NOT_REACHED, why=one.gap)
+        return replace(cell, state=CellState.NOT_REACHED, why=one.gap)
     try:
         spec = fault.Spec.model_validate(cell.fault(SOME_BATCH))
     except ValidationError as wrong:  # the kind offers what its own spec refuses: report it
         first = wrong.errors()[0]
         why = f"{kind} refuses its own offer: {first['loc']}: {first['msg']}"
-        return replace(cell, state=State.N_A, why=why, of_tool=True)
+        return replace(cell, state=CellState.N_A, why=why, of_tool=True)
     problems = fault.problems(spec, scenario)
     if problems:
-        return replace(cell, state=State.N_A, why=problems[0].message, of_tool=True)
+        return replace(cell, state=CellState.N_A, why=problems[0].message, of_tool=True)
     placed = fault.placement(spec, scenario)
     if placed.exactness == "n/a":
-        return replace(cell, state=State.N_A, why=placed.why, of_tool=True)
+        return replace(cell, state=CellState.N_A, why=placed.why, of_tool=True)
     return replace(cell, approximate=placed.exactness == "approximate")
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from onceproof.base.words import times
 from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
-from onceproof.qualify.cells import Cell, State, kinds
+from onceproof.qualify.cells import Cell, CellState, kinds
 from onceproof.qualify.console import clock
 from onceproof.qualify.session import Qualification
 from onceproof.qualify.strongest import DELIVERIES, Strongest
@@ -77,7 +77,7 @@ def statement(result: Qualification) -> str:
         also += f"; {times(shared, 'run')} violated in a way that no single cell shows"
     if result.strongest is None:
         return f"none of {times(len(reachable), 'reachable cell')} was exercised, so nothing is claimed{also}"
-    near = sum(cell.state is State.APPROXIMATE for cell in exercised)
+    near = sum(cell.state is CellState.APPROXIMATE for cell in exercised)
     counts = {
         "held": sum(cell.verdict is Outcome.HELD for cell in exercised),
         "violated": sum(cell.verdict is Outcome.VIOLATED and not cell.together for cell in exercised),
@@ -297,7 +297,7 @@ def _print_undecided(page: Page, found: Iterable[Cell]) -> None:
         if cell.reachable and cell.verdict not in (Outcome.VIOLATED, Outcome.HELD):
             label = "unclear" if cell.exercised else "unreached"
             lines.setdefault((label, str(cell.why)), []).append(cell.title())
-    near = [cell.title() for cell in found if cell.exercised and cell.state is State.APPROXIMATE]
+    near = [cell.title() for cell in found if cell.exercised and cell.state is CellState.APPROXIMATE]
     if lines or near:
         page.blank()
     for (label, why), titles in lines.items():

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from onceproof.qualify.cells import Cell
-from onceproof.qualify.schedule import Step
+from onceproof.qualify.schedule import RunStep
 from onceproof.scenario.points import Point
 
 
@@ -57,14 +57,14 @@ class Windows:
         )
 
 
-def by_batch(step: Step, queries: Iterable[str]) -> Windows:
+def by_batch(step: RunStep, queries: Iterable[str]) -> Windows:
     """Return the windows of a job with one query, from the batches of the step."""
     may = [_last_before(cell, batch) + 1 for cell, batch in zip(step.cells, step.batches, strict=True)]
     names = list(queries)
     return Windows(dict.fromkeys(names, step.batches), dict.fromkeys(names, may))
 
 
-def windows(events: Sequence[Mapping[str, Any]], step: Step) -> Windows:
+def windows(events: Sequence[Mapping[str, Any]], step: RunStep) -> Windows:
     """Return the windows that the events of a run show. A fault that never fired counts from the plan of its batch."""
     planned = _first_times(events, "batch.planned")
     committed = _first_times(events, "batch.committed")

@@ -16,7 +16,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from onceproof.consumers.clients.contract import Client, Fenced, Lost, Refused, Source, Taken
+from onceproof.consumers.clients.contract import (
+    AcknowledgementRefused,
+    Client,
+    EffectRefused,
+    Lost,
+    MessageSource,
+    Taken,
+)
 from onceproof.stack.kafka.clients import client_config, producer_config, send
 
 #: To become a member, or to get a record that is known to exist: a first rebalance takes a second. Shorter than the harness
@@ -208,7 +215,7 @@ def _membership() -> dict[str, Any]:
 
 def as_lost(error: KafkaException) -> Lost:
     """The exception for an acknowledgement that failed."""
-    return (Fenced if error.args[0].code() in _NOT_A_MEMBER else Lost)(str(error))
+    return (AcknowledgementRefused if error.args[0].code() in _NOT_A_MEMBER else Lost)(str(error))
 
 
 def send_effect(producer: Producer, topic: str, taken: Taken, timeout_s: float) -> list[Any]:
@@ -233,11 +240,11 @@ class KafkaTopic:
         (error,) = answers
         if error is not None:
             if error.name() == "MSG_SIZE_TOO_LARGE":
-                raise Refused(error.str())
+                raise EffectRefused(error.str())
             raise KafkaException(error)
 
 
-def client_of(source: Source) -> Client:
+def client_of(source: MessageSource) -> Client:
     """The client with that source, whose effects and retries go to topics, each written at once."""
     retry = os.environ.get("ONCEPROOF_RETRY")
     return Client(source, KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)

@@ -10,7 +10,7 @@ import os
 
 from confluent_kafka import KafkaException, Producer
 
-from onceproof.consumers.clients.contract import Client, Fenced, Taken
+from onceproof.consumers.clients.contract import AcknowledgementRefused, Client, Taken
 from onceproof.consumers.clients.kafka_group import KafkaGroup, as_lost, send_effect
 from onceproof.stack.kafka.clients import producer_config
 
@@ -61,7 +61,7 @@ class TransactionalGroup(KafkaGroup):
         except KafkaException as error:
             failed = as_lost(error)
             # End the transaction first: while it is open, its offset is neither committed nor discarded.
-            if isinstance(failed, Fenced):
+            if isinstance(failed, AcknowledgementRefused):
                 # The broker has answered: nothing of the transaction can arrive later.
                 self._transaction.producer.abort_transaction(_ANSWER_S)
             else:

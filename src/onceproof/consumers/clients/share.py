@@ -6,7 +6,7 @@ import os
 
 from confluent_kafka import AcknowledgeType, KafkaError, KafkaException, Message, ShareConsumer
 
-from onceproof.consumers.clients.contract import Client, Fenced, Taken
+from onceproof.consumers.clients.contract import AcknowledgementRefused, Client, Taken
 from onceproof.consumers.clients.kafka_group import as_taken, client_of
 from onceproof.stack.kafka.clients import client_config
 
@@ -53,7 +53,7 @@ class ShareGroup:
         except KafkaException as refused:
             # Its lock has ended and another consumer has the record. Once that is done, the broker answers without an error.
             if refused.args[0].code() == KafkaError.INVALID_RECORD_STATE:
-                raise Fenced(str(refused)) from refused
+                raise AcknowledgementRefused(str(refused)) from refused
             raise
 
     def release(self, taken: Taken) -> None:

@@ -32,7 +32,7 @@ from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
 from onceproof.base.signals import uninterrupted
 from onceproof.base.waiting import wait_until
 from onceproof.stack.processes import procfs, shared_memory
-from onceproof.stack.processes.journal import RUN_MARK, Journal, Session
+from onceproof.stack.processes.journal import RUN_MARK, Journal, StartedSession
 
 #: How the names of temporary folders begin.
 SCRATCH_PREFIX = "onceproof-"
@@ -261,7 +261,7 @@ class Owner:
                 raise EnvironmentProblem(f"cannot start {name} ({argv[0]}): {refused.strerror or refused}") from refused
             service = Service(name, process, log, stop_signal)
             self._owned.append(service)
-            self._journal.add_session(Session(name, service.pid, service.start_ticks))
+            self._journal.add_session(StartedSession(name, service.pid, service.start_ticks))
         return service
 
     def push(self, callback: Callable[[], object]) -> None:
