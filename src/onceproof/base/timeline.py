@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onceproof.base.masking import masked_value
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,14 @@ class Timeline:
         for listener in self._listeners:
             listener(event)
         return event
+
+    def timed(self, service: str, start: Callable[[], T]) -> T:
+        """What ``start`` returns. Emits ``stack.starting`` before and ``stack.ready``, with the seconds, after it."""
+        self.emit("stack.starting", service=service)
+        began = time.monotonic()
+        started = start()
+        self.emit("stack.ready", service=service, seconds=round(time.monotonic() - began, 3))
+        return started
 
     def close(self) -> None:
         with self._lock:

@@ -39,7 +39,6 @@ def up(
     onceproof up --build-from debian:bookworm-slim
     """
     with failing_well() as output:
-        from onceproof.base import signals
         from onceproof.base.errors import UsageError
         from onceproof.stack.compose import images
         from onceproof.stack.compose.project import Project
@@ -47,12 +46,11 @@ def up(
 
         if brokers == 2:
             raise UsageError("--brokers 2 is not possible: a cluster of two cannot lose one", hint="use 1 or 3")
-        with signals.interruptible():
-            if build_from is not None:
-                for image in images.build(build_from, components.ensure()):
-                    output.say(f"built {image}")
-            project = Project()
-            project.up(brokers)
+        if build_from is not None:
+            for image in images.build(build_from, components.ensure()):
+                output.say(f"built {image}")
+        project = Project()
+        project.up(brokers)
         output.result(
             f"Kafka      {','.join(project.addresses())}\n"
             f"Postgres   {project.postgres_uri()}\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 from onceproof.api import runs
 from onceproof.base.errors import HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.registry import suggest
-from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
@@ -153,8 +152,7 @@ def replay_run(run: Path, times: int, output: Output) -> int:
     check_exists(run)
     from onceproof.explore.replay import as_text, replay
 
-    with interruptible():
-        done = replay(run.resolve(), times=times, report=output.say)
+    done = replay(run.resolve(), times=times, report=output.say)
     output.say(as_text(done))
     if output.as_json:
         output.result(json.dumps(done.to_json()))
@@ -166,8 +164,7 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int
     check_exists(run)
     from onceproof.explore import minimal
 
-    with interruptible():
-        done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, report=output.say)
+    done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, report=output.say)
     output.say(done.as_text())
     if output.as_json:
         output.result(json.dumps(done.to_json()))

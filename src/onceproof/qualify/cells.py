@@ -192,13 +192,13 @@ def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
     return [name for name in first if name in offering] + [name for name in offering if name not in first]
 
 
-def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults) -> list[Cell]:
+def cells(job: Job, scenario: Scenario) -> list[Cell]:
     """Return every cell of the matrix for this job in the order of trying; those that are ``n/a``, with the reason, come last."""
     room = [spec.model_copy(update={"chunks": max(spec.chunks, SOME_BATCH + _ROOM)}) for spec in scenario.input]
     roomy = scenario.model_copy(update={"input": room, "chaos": []})
     found: list[Cell] = []
-    for kind in kinds(registry):
-        for fault in registry.all(kind):
+    for kind in kinds():
+        for fault in faults.all(kind):
             if isinstance(fault, OffersCells):
                 found += [_cell(kind, one, roomy, fault) for one in fault.tries(job)]
     for column in dict.fromkeys(cell.column for cell in found):

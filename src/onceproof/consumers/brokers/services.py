@@ -42,10 +42,7 @@ def _amqp(scenario: Scenario) -> StartBroker:
         begin = partial(EmbeddedAmqp.start, components=components.ensure_amqp())
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        timeline.emit("stack.starting", service="amqp")
-        began = timeline.now()
-        broker = begin(owner, folder / "logs" / "amqp.log")
-        timeline.emit("stack.ready", service="amqp", seconds=round(timeline.now() - began, 3))
+        broker = timeline.timed("amqp", partial(begin, owner, folder / "logs" / "amqp.log"))
         routes = AmqpRoutes(owner, broker.port, timeline.emit) if reads_frames(scenario.chaos) else None
         return AmqpBroker(broker, routes)
 
