@@ -8,7 +8,7 @@ import pytest
 from onceproof.faults.contract import faults
 from onceproof.faults.job import Job, Query, Sink, at_commit, at_frames
 from onceproof.judge.findings import Outcome
-from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, outcome
+from onceproof.qualify.cells import SOME_BATCH, Cell, CellState, cells, outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
@@ -67,15 +67,15 @@ def test_cells_of_an_output_without_a_known_commit_are_not_reached(upsert: Scena
     why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
     found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)
     lost = [cell for cell in found if cell.point is Point.COMMIT_LOST and cell.kind == "lost-request"]
-    assert [(cell.state, cell.why) for cell in lost] == [(State.NOT_REACHED, why)]
-    assert outcome(replace(c, **HELD) if c.state is State.PENDING else c for c in found) is Outcome.INCONCLUSIVE  # type: ignore[arg-type]
+    assert [(cell.state, cell.why) for cell in lost] == [(CellState.NOT_REACHED, why)]
+    assert outcome(replace(c, **HELD) if c.state is CellState.PENDING else c for c in found) is Outcome.INCONCLUSIVE  # type: ignore[arg-type]
     with_audit = cells(Job((Query("last_seen", 6),), (TABLE,), {"audit": "output audit: no COMMIT was seen"}), upsert)
     for kind in ("lost-ack", "lost-request", "reject", "crash-at-frame"):
         titles = [c.title() for c in with_audit if c.kind == kind and c.why == "output audit: no COMMIT was seen"]
         assert titles and all(title.endswith("(output audit)") for title in titles), kind
-        assert any(c.kind == kind and c.state is State.PENDING for c in with_audit)
+        assert any(c.kind == kind and c.state is CellState.PENDING for c in with_audit)
     between = [c.state for c in with_audit if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
-    assert between == [State.NOT_REACHED], "there are two sinks, and the commit of one is unknown"
+    assert between == [CellState.NOT_REACHED], "there are two sinks, and the commit of one is unknown"
     assert len({cell.name for cell in with_audit}) == len(with_audit)
 
 
@@ -93,7 +93,7 @@ def test_state_and_parked_sinks_make_their_points_reachable(upsert: Scenario) ->
 def test_a_job_that_bypasses_the_checkpoint_file_system_has_no_cell_before_the_offset_log(upsert: Scenario) -> None:
     found = cells(Job((Query("last_seen", 6, waits=False),), ()), upsert)
     (before,) = [c for c in found if c.kind == "crash" and c.point is Point.BEFORE_OFFSET_LOG]
-    assert before.state is State.N_A and "through onceproof's checkpoint file system" in str(before.why)
+    assert before.state is CellState.N_A and "through onceproof's checkpoint file system" in str(before.why)
 
 
 def test_each_of_several_queries_has_cells_that_name_it() -> None:
@@ -114,20 +114,20 @@ def test_a_cell_round_trips_through_json(matrix: list[Cell]) -> None:
         assert Cell.from_json(json.loads(json.dumps(cell.to_json(), default=str))) == cell
 
 
-HELD = {"state": State.EXERCISED, "verdict": Outcome.HELD}
+HELD = {"state": CellState.EXERCISED, "verdict": Outcome.HELD}
 
 
 @pytest.mark.parametrize(
     ("changed", "wanted"),
     [
         ({}, Outcome.HELD),
-        ({"state": State.APPROXIMATE}, Outcome.HELD),
+        ({"state": CellState.APPROXIMATE}, Outcome.HELD),
         ({"verdict": Outcome.INCONCLUSIVE}, Outcome.INCONCLUSIVE),
-        ({"state": State.NOT_REACHED, "verdict": None}, Outcome.INCONCLUSIVE),
-        ({"state": State.PENDING, "verdict": None}, Outcome.INCONCLUSIVE),
+        ({"state": CellState.NOT_REACHED, "verdict": None}, Outcome.INCONCLUSIVE),
+        ({"state": CellState.PENDING, "verdict": None}, Outcome.INCONCLUSIVE),
         ({"verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
-        ({"state": State.NOT_REACHED, "verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
-        ({"state": State.N_A, "verdict": None}, Outcome.HELD),
+        ({"state": CellState.NOT_REACHED, "verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
+        ({"state": CellState.N_A, "verdict": None}, Outcome.HELD),
     ],
 )
 def test_one_cell_decides_the_outcome_of_the_matrix(
@@ -138,7 +138,7 @@ def test_one_cell_decides_the_outcome_of_the_matrix(
 
 
 def test_a_matrix_with_nothing_reachable_proves_nothing(matrix: list[Cell]) -> None:
-    assert outcome([replace(cell, state=State.N_A) for cell in matrix]) is Outcome.INCONCLUSIVE
+    assert outcome([replace(cell, state=CellState.N_A) for cell in matrix]) is Outcome.INCONCLUSIVE
 
 
 def test_a_batch_with_two_sinks_has_a_point_between_them(upsert: Scenario) -> None:
@@ -152,7 +152,7 @@ def test_a_batch_with_two_sinks_has_a_point_between_them(upsert: Scenario) -> No
     assert between.fault(2)["frame"] == {"transaction": "b"}
     alone = cells(Job((Query("q", 6),), sinks[:1]), upsert)
     (none,) = [c for c in alone if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
-    assert (none.state, none.why) == (State.N_A, "its batches write to a single sink")
+    assert (none.state, none.why) == (CellState.N_A, "its batches write to a single sink")
 
 
 def test_two_queries_with_a_sink_each_share_no_commit() -> None:
