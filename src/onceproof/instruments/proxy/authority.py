@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
 from cryptography.x509 import load_pem_x509_certificate
 
 #: The truststore holds only the public certificate. Java reads a PKCS12 truststore only with a password; this is its usual one.
@@ -45,7 +52,8 @@ class RunAuthority:
         made = cls(folder, *(folder / name for name in ("ca.pem", "ca.p12", "listener.pem", "listener.key")))
         ca = trustme.CA(organization_name="onceproof", organization_unit_name="authority of one run")
         listener = ca.issue_cert(*dict.fromkeys((*_LOOPBACK, *hosts)), organization_name="onceproof, protocol proxy")
-        _write(made.key, listener.private_key_pem.bytes(), 0o600)
+        key = load_pem_private_key(listener.private_key_pem.bytes(), None)
+        _write(made.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
         _write(made.certificate, listener.cert_chain_pems[0].bytes(), 0o644)
         _write(made.ca, ca.cert_pem.bytes(), 0o644)
         encryption = BestAvailableEncryption(TRUSTSTORE_PASSWORD.encode())
