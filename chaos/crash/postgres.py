@@ -18,11 +18,9 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import (
     ANSWER_S,
-    FrameSpec,
     StoppedFrame,
     at_plan,
     commit_problems,
-    describe_frame,
     frame_problems,
     placement_at_frame,
     wait_for_commit,
@@ -33,6 +31,7 @@ from onceproof.faults.refusals import administrator, postgres_of
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.frames import FrameSpec
 from onceproof.stores.postgres.transactions import postgres_status
 
 _ENDED_BY_ADMINISTRATOR = "57P01"
@@ -101,7 +100,7 @@ class PostgresCrash:
         found = self._commit.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
-        evidence = [f"{describe_frame(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
+        evidence = [self._commit.describe_stop(found, seen)]
         if self._commit.xid is None:
             return missed(*evidence, "its transaction had no id: it had written nothing, so nothing was in danger")
         pid = int(found.frame.facts["backend_pid"])
