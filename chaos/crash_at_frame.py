@@ -15,8 +15,8 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.sink_state import changes, sink_state
 from onceproof.faults.frames import (
+    AtItsFrame,
     StoppedFrame,
-    at_plan,
     commit_problems,
     frame_problems,
     placement_at_frame,
@@ -42,7 +42,7 @@ class CrashAtFrameSpec(FaultSpec):
 
 
 @faults.register("crash-at-frame")
-class CrashAtFrame:
+class CrashAtFrame(AtItsFrame):
     """SIGKILL of the driver (JVM and Python) at the n-th request of a batch that matches ``frame``."""
 
     Spec: ClassVar[type[FaultSpec]] = CrashAtFrameSpec
@@ -54,10 +54,6 @@ class CrashAtFrame:
         self._spec = spec
         self._stopped = StoppedFrame(spec.frame, spec.service, "drop-request", hold=True)
         self._before: Mapping[str, str] = {}
-
-    @classmethod
-    def reads_frames(cls, spec: CrashAtFrameSpec) -> bool:
-        return True
 
     @classmethod
     def problems(cls, spec: CrashAtFrameSpec, scenario: Scenario) -> list[SpecProblem]:
@@ -83,9 +79,6 @@ class CrashAtFrame:
     @classmethod
     def tries(cls, job: Job) -> Iterable[Try]:
         return at_frames(job, {"target": "driver"})
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         with context.job.frozen():

@@ -13,8 +13,8 @@ from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     ANSWER_S,
     HIT_S,
+    AtItsFrame,
     StoppedFrame,
-    at_plan,
     frame_problems,
     placement_at_frame,
     several_queries,
@@ -46,7 +46,7 @@ class LateRequestSpec(FaultSpec):
 
 
 @faults.register("late-request")
-class LateRequest:
+class LateRequest(AtItsFrame):
     """The client is cut off at once and reconnects; its old request is delivered right before a later request of the client.
 
     For Kafka's EndTxn this is KAFKA-17754: where a producer is reused, an old abort ends the next transaction of its epoch
@@ -70,10 +70,6 @@ class LateRequest:
         )
 
     @classmethod
-    def reads_frames(cls, spec: LateRequestSpec) -> bool:
-        return True
-
-    @classmethod
     def problems(cls, spec: LateRequestSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.COMMIT_LOST,)) + frame_problems(
             spec.frame, spec.target, scenario, query=spec.at.query
@@ -93,9 +89,6 @@ class LateRequest:
         return placement_at_frame(
             spec.at.point, "the service's answer to the late request, given before the client's later request", scenario
         )
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._late.arm(context, seen, self._next)

@@ -18,8 +18,8 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import (
     ANSWER_S,
+    AtItsFrame,
     StoppedFrame,
-    at_plan,
     commit_problems,
     frame_problems,
     placement_at_frame,
@@ -45,7 +45,7 @@ class PostgresCrashSpec(FaultSpec):
 
 @faults.register("crash", "postgres")
 @faults.register("crash", "postgres-backend")
-class PostgresCrash:
+class PostgresCrash(AtItsFrame):
     """SIGKILL of all the server's processes, or termination of one backend, while a transaction is about to commit."""
 
     Spec: ClassVar[type[FaultSpec]] = PostgresCrashSpec
@@ -58,10 +58,6 @@ class PostgresCrash:
         self._struck = False
         self._over = False
         self._lock = threading.Lock()
-
-    @classmethod
-    def reads_frames(cls, spec: PostgresCrashSpec) -> bool:
-        return True
 
     @classmethod
     def needs_control(cls, spec: PostgresCrashSpec) -> str | None:
@@ -87,9 +83,6 @@ class PostgresCrash:
         end = "the server restarted" if spec.target == "postgres" else "the job's session was ended (57P01)"
         proof = f"the transaction is gone, {end}, and batch {spec.at.batch} was committed afterwards"
         return placement_at_frame(spec.at.point, proof, scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"

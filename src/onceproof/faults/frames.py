@@ -14,6 +14,7 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.placement import RESTART_S, committed, has_own_file_manager, instruments_of, is_open
 from onceproof.instruments.proxy.rules import Action, Cut, Hit, Rule
+from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 from onceproof.stores.frames import FrameSpec, Service, all_frames, frames_of
@@ -87,6 +88,17 @@ def placement_at_frame(point: Point, proof: str, scenario: Scenario) -> Placemen
 def at_plan(seen: Occurrence) -> bool:
     """Whether a batch's plan was just written, which is when rules on its frames are armed."""
     return seen.point is Point.AFTER_OFFSET_LOG and seen.instrument in instruments_of(seen.point)
+
+
+class AtItsFrame:
+    """Base of the faults that strike at a frame of their batch: armed when the batch is planned."""
+
+    @classmethod
+    def reads_frames(cls, spec: AnyFaultSpec) -> bool:
+        return True
+
+    def matches(self, seen: Occurrence) -> bool:
+        return at_plan(seen)
 
 
 class StoppedFrame:

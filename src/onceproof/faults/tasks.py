@@ -17,7 +17,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed
-from onceproof.faults.frames import StoppedFrame, at_plan, frame_problems
+from onceproof.faults.frames import AtItsFrame, StoppedFrame, frame_problems
 from onceproof.faults.placement import committed, point_problems
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.pipeline.spark_events import Attempt, attempts
@@ -200,17 +200,13 @@ def _died(lost: Attempt, victim: TaskProcess) -> bool:
     return lost.reason == "ExceptionFailure" and victim.role == "python-worker" and _WORKER_GONE in lost.why
 
 
-class TaskFault:
+class TaskFault(AtItsFrame):
     """Base of crash and stall in the middle of a task: armed when the batch is planned; `prove` then strikes at the frame."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self._spec = spec
         self._task = StoppedTask(spec)
         self._tree: Tree | None = None
-
-    @classmethod
-    def reads_frames(cls, spec: TaskSpec) -> bool:
-        return True
 
     @classmethod
     def problems(cls, spec: TaskSpec, scenario: Scenario) -> list[SpecProblem]:
@@ -230,9 +226,6 @@ class TaskFault:
         # Only the kind: the default pattern, any statement that writes, does not identify a query.
         frame = frame.model_copy(update={"kind": _with_kind(frame, service).kind})
         return problems + frame_problems(frame, service, scenario, query=spec.at.query)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._task.arm(context, seen)
