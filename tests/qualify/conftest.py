@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceproof.faults.evidence.item import Evidence
-from onceproof.faults.job import Job, Query, Sink
+from onceproof.faults.job import Job, Query
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
 from onceproof.qualify import session
 from onceproof.qualify.cells import Cell, cells
@@ -18,6 +18,7 @@ from onceproof.qualify.schedule import RunStep, step
 from onceproof.qualify.session import Session, begin, resume
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
+from onceproof.stores.frames import Sink
 
 from .made_up import PATH, MadeUpRuns, Quiet
 

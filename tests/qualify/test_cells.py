@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from onceproof.faults.contract import faults
-from onceproof.faults.job import Job, Query, Sink, at_commit, at_frames
+from onceproof.faults.job import Job, Query, at_commit, at_frames
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import SOME_BATCH, Cell, CellState, cells, outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
+from onceproof.stores.frames import Sink
 
 from .conftest import TABLE
 
