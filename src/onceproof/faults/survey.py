@@ -199,7 +199,7 @@ def _sinks(
         elif output.topic is not None:
             result = _topic(output, frames, others[name], several)
         else:
-            result = f"it is {store_of(output).about}, to which no frames are sent"
+            result = f"it is {store_of(output).about}, and onceproof sees no frames of its writes"
         if isinstance(result, str):
             gaps[name] = f"output {name}: {result}"
             continue
