@@ -175,5 +175,5 @@ def test_its_idempotent_twin_holds_and_says_what_was_not_judged(database: MariaD
     why = "its store gives a final snapshot only, so its commits are unknown"
     assert {n: w for n, w in verdict.not_evaluated.items() if w == why}.keys() >= {
         "zombie-write@booked",
-        "torn-batch@booked",
+        "reordered@booked",
     }
