@@ -32,9 +32,11 @@ OLD = {
 }
 NEW = {**OLD, "fields": [*OLD["fields"], {"name": "n", "type": "int", "default": 7}]}
 ORDER = b'{"id": 9007199254740993, "amount": "12345678901234567890.0123456789", "at": "2013-01-01T05:00:00.000001Z", "n": 2}'
-READ = '"id":9007199254740993,"amount":12345678901234567890.0123456789,"at":"2013-01-01T05:00:00.000001Z","note":null'
+READ = (
+    '"id":9007199254740993,"amount":12345678901234567890.0123456789,"at":"2013-01-01T05:00:00.000001+00:00","note":null'
+)
 PROTO = 'syntax = "proto3"; message A { string a = 1; } message B { int64 id = 1; }'
-CHECKED = {"type": "object", "required": ["id"]}
+CHECKED = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "required": ["id"]}
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,13 @@ def test_json_schema(access: Access, tmp_path: Path) -> None:
     assert decoder.decode(value).document == '{"id":1.10}'
     with pytest.raises(ValueError, match="'id' is a required property"):
         decoder.decode(wire.framed(wire.unframed(value)[0], b"{}"))
+
+
+def test_a_json_schema_that_it_does_not_recognise_is_refused(access: Access, tmp_path: Path) -> None:
+    bare = file(tmp_path, "bare.json", {"type": "object"})
+    with pytest.raises(EnvironmentProblem, match="refuses the schema for /subjects/bare-value/versions") as found:
+        Encoder(Settings("json-schema", str(bare), framed=True, registry=access), {}, "bare").register()
+    assert found.value.hint is not None and "by its $schema" in found.value.hint
 
 
 def test_references_are_followed(server: Apicurio, access: Access) -> None:

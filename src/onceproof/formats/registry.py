@@ -262,6 +262,11 @@ class Registry:
                 f"registry {self._url} refuses the schema for {path}: it is not compatible with the one before: {_short(content)}",
                 hint="change the schema, or the subject's compatibility in the registry",
             )
+        if answer.status_code == 422:
+            raise EnvironmentProblem(
+                f"registry {self._url} refuses the schema for {path}: {_short(content)}",
+                hint="correct the schema (Apicurio recognises a JSON Schema by its $schema)",
+            )
         if not answer.ok or content is None:
             raise EnvironmentProblem(
                 f"registry {self._url} answered {path} with HTTP {answer.status_code}: {_short(content)}",
