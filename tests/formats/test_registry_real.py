@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from jsonschema import Draft7Validator
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.formats import wire
@@ -36,7 +37,7 @@ READ = (
     '"id":9007199254740993,"amount":12345678901234567890.0123456789,"at":"2013-01-01T05:00:00.000001+00:00","note":null'
 )
 PROTO = 'syntax = "proto3"; message A { string a = 1; } message B { int64 id = 1; }'
-CHECKED = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "required": ["id"]}
+CHECKED = {"$schema": Draft7Validator.META_SCHEMA["$schema"], "type": "object", "required": ["id"]}
 
 
 @pytest.fixture(scope="module")
