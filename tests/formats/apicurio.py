@@ -7,7 +7,6 @@ import secrets
 import socket
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import requests
 from filelock import FileLock
 from jgo.maven import MavenContext
 
+from onceproof.base.waiting import wait_until
 from onceproof.stack.fetch.components import cache_folder
 from onceproof.stack.fetch.java import find_java
 
@@ -89,12 +89,11 @@ def _archive() -> Path:
 
 
 def _wait(process: subprocess.Popen[bytes], made: Apicurio, log: Path) -> None:
-    until = time.monotonic() + _START_S
-    while True:
+    def answers() -> bool:
+        assert process.poll() is None, f"Apicurio ended:\n{log.read_text()[-2000:]}"
         try:
-            requests.get(f"{made.url}/subjects", auth=(made.user, made.password), timeout=5).raise_for_status()
-            return
-        except requests.RequestException as error:
-            if process.poll() is not None or time.monotonic() > until:
-                raise AssertionError(f"Apicurio did not start: {error}\n{log.read_text()[-2000:]}") from None
-            time.sleep(0.5)
+            return requests.get(f"{made.url}/subjects", auth=(made.user, made.password), timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    wait_until("Apicurio to answer", answers, deadline_s=_START_S, every_s=0.5, explain=lambda: log.read_text()[-2000:])

@@ -117,7 +117,7 @@ class SnapshotOnly(Protocol):
 
 @runtime_checkable
 class OutsideStack(Protocol):
-    """A store on a service that the run does not start, and that is no part of an external stack either."""
+    """A store on a service that is not part of any stack: the user runs it."""
 
     def preparation(self, spec: OutputSpec) -> str:
         """Where the output is, and what a run does there before the job starts, for `onceproof plan`."""

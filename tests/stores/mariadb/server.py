@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import Any
 
 import pymysql
 import pytest
+
+from onceproof.base.waiting import wait_until
 
 _START_S = 60.0
 _USER = "nobody"
@@ -107,12 +108,12 @@ def _free_port() -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], found: MariaDb, log: Path) -> None:
-    until = time.monotonic() + _START_S
-    while True:
+    def answers() -> bool:
+        assert process.poll() is None, f"MariaDB ended:\n{log.read_text()[-2000:]}"
         try:
             found.execute("SELECT 1")
-            return
         except pymysql.Error:
-            if process.poll() is not None or time.monotonic() > until:
-                raise AssertionError(f"MariaDB did not start:\n{log.read_text()[-2000:]}") from None
-            time.sleep(0.1)
+            return False
+        return True
+
+    wait_until("MariaDB to answer", answers, deadline_s=_START_S, explain=lambda: log.read_text()[-2000:])
