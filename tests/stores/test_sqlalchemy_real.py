@@ -97,9 +97,9 @@ def test_rows_from_before_the_run_are_refused_or_deleted(database: MariaDb) -> N
 def test_its_state_is_its_number_of_rows(database: MariaDb) -> None:
     database.execute("CREATE TABLE counted (id INT)")
     specs = list(scenario("counted").outputs.values())
-    assert STORE.state(None, specs) == {"sql table counted": "0 rows"}
+    assert STORE.state(None, specs) == {"table counted of SHOP_DATABASE": "0 rows"}
     database.execute("INSERT INTO counted VALUES (1)")
-    assert STORE.state(None, specs) == {"sql table counted": "1 row"}
+    assert STORE.state(None, specs) == {"table counted of SHOP_DATABASE": "1 row"}
     assert STORE.state(None, None) == {}
 
 

@@ -78,14 +78,15 @@ class SqlAlchemyStore:
         return spec.place
 
     def name(self, spec: OutputSpec) -> str:
-        return f"sql table {spec.place}"
+        assert isinstance(spec, SqlTableOutput), "the store's own model"
+        return f"table {spec.place} of {spec.url_env}"
 
     def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
         """The number of rows. Without ``outputs`` nothing: the database may hold tables that are not the run's."""
         held: dict[str, str] = {}
-        for variable, named in _by_database({spec.place: spec for spec in outputs or ()}).items():
+        for variable, named in _by_database({self.name(spec): spec for spec in outputs or ()}).items():
             with _open(variable) as database:
-                held |= {self.name(spec): times(database.count(spec.place), "row") for spec in named.values()}
+                held |= {name: times(database.count(spec.place), "row") for name, spec in named.items()}
         return held
 
     def preparation(self, spec: OutputSpec) -> str:
