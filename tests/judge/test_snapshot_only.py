@@ -9,7 +9,7 @@ import pytest
 
 from onceproof.history.schema import TABLES
 from onceproof.judge.findings import Outcome
-from onceproof.judge.verdict import judge
+from onceproof.judge.verdict import check, judge
 
 WHY = "its store gives a final snapshot only, so its commits are unknown"
 
@@ -73,3 +73,13 @@ def test_a_copy_is_a_duplicate_of_its_table(run: Any) -> None:
     assert verdict.anomalies() == {"duplicate": 1}
     (finding,) = (finding for finding in verdict.findings if finding.anomaly == "duplicate")
     assert finding.witnesses[0].positions == ("rows", "rows")
+
+
+def test_its_slice_shows_the_same_finding(run: Any) -> None:
+    rows = [json.loads(row["content"]) for row in run.tables["snapshot"]]
+    put(run, [*rows, rows[0]])
+    directory = run.save()
+    verdict = check(directory)
+    assert verdict.slices, verdict.not_evaluated
+    for folder in verdict.slices.values():
+        assert judge(directory / folder).anomalies() == {"duplicate": 1}
