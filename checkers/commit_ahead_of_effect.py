@@ -212,9 +212,12 @@ def _of_output(case: Case, output: str) -> str | None:
     if not case.expectations[output].has_cause:
         return "the oracle names no cause (_partition, _offset)" if case.scenario.outputs[output].progress else None
     gap = _by_table(case, output)
+    timed = case.number("SELECT count(committed_ms) FROM judge.batches")
+    if timed and output in case.no_stream:
+        return gap or case.no_stream[output]
     if sources.rewritten(case, output) or case.scenario.outputs[output].kind == "upsert" or output in case.no_stream:
         return gap
-    if case.number("SELECT count(committed_ms) FROM judge.batches"):
+    if timed:
         case.sql(_BEHIND_CHECKPOINT.format(output=literal(output)))
         _take(case, "checkpoint")
     return gap

@@ -285,7 +285,7 @@ def _of_output(case: Case, output: str) -> str | None:
     """Add the zombie writes of one output. Returns why some of them cannot be found, or None."""
     spec = case.scenario.outputs[output]
     if spec.has_rows and output in case.no_stream:
-        return case.no_stream[output] if spec.epoch is not None else None
+        return case.no_stream[output] if spec.epoch is not None or _taken_over(case) else None
     gap = None
     if spec.epoch is not None:
         text = f"CASE WHEN json_valid(content) THEN content->>{member(spec.epoch)} END"

@@ -156,7 +156,7 @@ def _sinks(
     ]
     for name, output in scenario.outputs.items():
         store = store_of(output)
-        result: Found | str = f"it is {store.about}, to which no frames are sent"
+        result: Found | str = f"it is {store.about}, and onceproof sees no frames of its writes"
         if isinstance(store, HasFrames):
             result = store.frames.sink_of(scenario, name, frames, several=len(queries) > 1)
         if isinstance(result, str):

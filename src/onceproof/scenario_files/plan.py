@@ -16,7 +16,7 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.checks.crosscheck import rows_of
 from onceproof.stack.external.names import RunNames, identity
 from onceproof.stack.external.profile import StackProfile
-from onceproof.stores.contract import store_of
+from onceproof.stores.contract import OutsideStack, store_of
 from onceproof.stores.postgres.store import tables_of
 
 
@@ -164,6 +164,9 @@ def _placement(spec: AnyFaultSpec, scenario: Scenario, profile: StackProfile | N
 
 
 def _output(scenario: Scenario, name: str, output: OutputSpec) -> PlannedOutput:
-    where = f"{store_of(output).field} {output.place}"
+    store = store_of(output)
+    where = f"{store.field} {output.place}"
+    if isinstance(store, OutsideStack):
+        where = f"{where}, {store.preparation(output)}"
     claim = scenario.claim_of(name).model_dump()
     return PlannedOutput(name, where, tuple(output.identity), tuple(output.ignore), claim)
