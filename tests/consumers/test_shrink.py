@@ -344,9 +344,9 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def shrink(at: int, ending: BaseException) -> Minimal:
         def once(executions: Any, scenario: Scenario, directory: Path, here: Path) -> None:
-            executions._number += 1
+            executions.number += 1
             directory.mkdir(parents=True)
-            if executions._number == at:
+            if executions.number == at:
                 raise ending
 
         nothing: dict[str, Any] = {

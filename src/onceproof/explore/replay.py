@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,7 @@ class Replay:
     """Run directories of executions with other findings."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "times": self.times,
-            "same": self.same,
-            "verdicts": self.verdicts,
-            "seconds": list(self.seconds),
-            "start_s": self.start_s,
-            "different": list(self.different),
-        }
+        return asdict(self)
 
 
 def stored_scenario(run_dir: Path) -> Scenario:
@@ -91,7 +83,13 @@ def folder_of_scenario(run_dir: Path) -> Path:
 def replayable(run_dir: Path) -> Scenario:
     """Return the scenario of a run that can be executed again and compared. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
-    _require_history(run_dir)
+    run = RunRecord.read(run_dir)
+    if not run.observed:  # there is nothing to compare with
+        (why,) = unobserved(run_dir, run).reasons
+        raise HistoryError(
+            f"{run_dir} has no whole history to compare a replay with: {why}",
+            hint="run the scenario again, and replay that run",
+        )
     for secret in scenario.pipeline.secrets:
         if secret not in os.environ:
             raise UsageError(
@@ -171,18 +169,6 @@ def start_services(start: Start, owner: Owner, folder: Path) -> Services:
         return services
     finally:
         timeline.close()
-
-
-def _require_history(run_dir: Path) -> None:
-    """Raise `HistoryError` for a run that ended before its history was written: there is nothing to compare with."""
-    run = RunRecord.read(run_dir)
-    if run.observed:
-        return
-    (why,) = unobserved(run_dir, run).reasons
-    raise HistoryError(
-        f"{run_dir} has no whole history to compare a replay with: {why}",
-        hint="run the scenario again, and replay that run",
-    )
 
 
 def execute_once(scenario: Scenario, here: Path, start: Start | None, directory: RunDir, number: int) -> None:
