@@ -42,7 +42,7 @@ MAX_JUDGINGS = 40
 
 def name_of(finding: Finding) -> str:
     """``anomaly/output`` (``/source``): the key in `Verdict.slices`."""
-    return "/".join([finding.anomaly, finding.output, *([finding.source] if finding.source is not None else [])])
+    return "/".join(finding.names)
 
 
 def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
@@ -102,12 +102,8 @@ class _Search:
 
     def _was_compared(self) -> bool:
         """Whether ``judge.missing`` was made."""
-        return (
-            self._case.number(
-                "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'judge' AND table_name = 'missing'"
-            )
-            > 0
-        )
+        made = "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'judge' AND table_name = 'missing'"
+        return self._case.number(made) > 0
 
     def expect(self) -> dict[str, Any]:
         """The verdict that `check` will reach on the slice, for its scenario's ``expect``."""
