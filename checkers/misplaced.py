@@ -10,7 +10,7 @@ from onceproof.judge.checker import Checker, Explanation, Results, checkers
 from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
-from onceproof.judge.synthetic.world import APPENDS, Txn, World, Write, identity
+from onceproof.judge.synthetic.world import APPENDS, Txn, World, WorldWrite, identity
 from onceproof.judge.witness import Row, by, counted, finding, input_of, noun, sums
 
 _TOTALS = """
@@ -45,7 +45,7 @@ def in_another_partition(world: World, choose: Choices) -> Named:
 
 def away_from_its_key(world: World, choose: Choices) -> Named:
     """Move one record of a key that has at least two others."""
-    by_key: dict[str, list[Write]] = {}
+    by_key: dict[str, list[WorldWrite]] = {}
     for _, write in world.visible("log"):
         by_key.setdefault(write.key, []).append(write)
     keys = choose.some(sorted(key for key, writes in by_key.items() if len(writes) > 2))

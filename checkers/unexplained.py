@@ -10,7 +10,7 @@ from onceproof.judge.checker import Checker, Explanation, Results, checkers
 from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
-from onceproof.judge.synthetic.world import MODELS, OFF, Identity, World, Write, identity
+from onceproof.judge.synthetic.world import MODELS, OFF, Identity, World, WorldWrite, identity
 from onceproof.judge.witness import Row, finding, holding, noun
 
 _TOTALS = """
@@ -28,10 +28,10 @@ def effect_of_nothing(world: World, choose: Choices) -> Named:
     for number in range(choose.number(1, 3)):
         if MODELS[output].kind == "append":
             values = {"p": 0, "o": 10_000 + number, "k": "ghost", "n": OFF + number}
-            write = Write(identity(p=0, o=10_000 + number), values, 0, "ghost")
+            write = WorldWrite(identity(p=0, o=10_000 + number), values, 0, "ghost")
         else:
             key = f"ghost{number}"
-            write = Write(identity(k=key), {"k": key, "total": OFF + number, "c": 1}, 0, key)
+            write = WorldWrite(identity(k=key), {"k": key, "total": OFF + number, "c": 1}, 0, key)
         choose.one(sites).writes.append(write)
         named[write.identity] += 1
     return {("unexplained", output): named}

@@ -26,7 +26,7 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import TRANSIENT, Allows, ClaimRule
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
-from onceproof.judge.synthetic.world import APPENDS, Batch, Identity, Txn, World, at
+from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, WorldBatch, at
 from onceproof.judge.witness import Row, by, cause_of, finding, noun, total_of
 from onceproof.values.canonical import literal, member
 
@@ -166,7 +166,7 @@ def older_start_writes_on(world: World, choose: Choices) -> Named:
     return {("zombie-write", output): named, ("duplicate", output): named}
 
 
-def _took_over(start: int, batch: Batch) -> bool:
+def _took_over(start: int, batch: WorldBatch) -> bool:
     return batch.committed_by is not None and start > batch.planned_by and start >= batch.committed_by
 
 

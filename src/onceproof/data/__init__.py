@@ -12,6 +12,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from onceproof.base.registry import Registry
+from onceproof.scenario.model import InputSpec
 
 #: 2024-01-01T00:00:00Z, for data sets without times of their own: event times must not depend on the time of the run.
 EPOCH_MS = 1_704_067_200_000
@@ -98,3 +99,13 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int) -> Dataset
     """The data set of that name, with the ``options:`` from the scenario. Raises `pydantic.ValidationError`."""
     dataset = datasets.get(name)
     return dataset(dataset.Options.model_validate(options), seed=seed)
+
+
+def dataset_of(spec: InputSpec, seed: int) -> Dataset:
+    """The data set of an input."""
+    return open_dataset(spec.dataset, spec.options, seed=seed)
+
+
+def rows_of(spec: InputSpec, seed: int) -> int:
+    """How many records an input will have: its ``rows``, or all of its data set."""
+    return spec.rows or dataset_of(spec, seed).rows()

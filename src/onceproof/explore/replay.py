@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Result:
+class ComparedResult:
     """The result of an execution, as far as it must be the same each time."""
 
     outcome: Outcome
@@ -186,12 +186,12 @@ def file_name(scenario: str) -> str:
     return re.sub(r"[^\w.-]+", "-", scenario)[:100]
 
 
-def _result(run_dir: Path, scenario: Scenario, verdict: Verdict) -> Result:
+def _result(run_dir: Path, scenario: Scenario, verdict: Verdict) -> ComparedResult:
     exactly = kind_of(scenario).repeats_exactly
     found = {(f.anomaly, f.output, f.total if exactly else None) for f in verdict.findings if f.violates}
     columns = ["output", "content"]
     rows = pq.read_table(run_dir / "history" / "output.parquet", columns=columns).to_pylist() if exactly else None
-    return Result(
+    return ComparedResult(
         verdict.outcome,
         tuple(sorted(found, key=repr)),
         tuple(fault.hit for fault in verdict.faults),

@@ -24,7 +24,7 @@ _PLACES = 4
 _PARAMETER = re.compile(r"\$(\w+)")
 
 
-class Shown(TypedDict):
+class WitnessFields(TypedDict):
     """The fields of a finding that hold its witnesses."""
 
     witnesses: tuple[Witness, ...]
@@ -45,7 +45,7 @@ def shown_rows(
     at: Sequence[str] = (),
     placed_in: str | None = None,
     identity: Callable[[Row], dict[str, Any]] = identity_of,
-) -> Shown:
+) -> WitnessFields:
     """The first few witnesses, and a function that gives all: one for each row of a query.
 
     ``query`` takes ``values`` and ``$limit``; its columns ``id``, ``batch`` and, for the cause, ``topic``, ``partition`` and

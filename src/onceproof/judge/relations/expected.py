@@ -15,7 +15,7 @@ from onceproof.base.words import are, times
 from onceproof.judge.case import record_key
 from onceproof.judge.case.outputs import OutputExpectation
 from onceproof.judge.relations import expected_columns
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.expectation import CLOSES, RESERVED, Expectation, ExpectedRows
 from onceproof.oracle.contract.inputs import COMMITTED, Inputs, View
 from onceproof.oracle.contract.query import statement_problem
@@ -106,7 +106,7 @@ def _check_states(case: Case, output: str) -> None:
 
 
 def _ask(case: Case, inputs: Inputs) -> Expectation:
-    return oracles.get(case.oracle.kind)(case.oracle).expect(inputs)
+    return oracle_of(case.oracle).expect(inputs)
 
 
 def _create_table(case: Case, table: str) -> None:

@@ -26,7 +26,7 @@ from onceproof.judge.open import open_case
 from onceproof.judge.slices.excerpt import Excerpt, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.values.canonical import document, literal
 
@@ -159,7 +159,7 @@ class _Search:
             if excerpt is None or (size := frozenset({*excerpt.groups, *outputs})) in seen:
                 continue
             seen.add(size)
-            by_code = isinstance(oracles.get(case.oracle.kind)(case.oracle), PrecomputedOracle)
+            by_code = isinstance(oracle_of(case.oracle), PrecomputedOracle)
             if not by_code and all(case.expectations[output].has_cause for output in outputs):
                 yield excerpt
             try:
