@@ -14,6 +14,7 @@ from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofErro
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event, read_events
 from onceproof.base.words import times
+from onceproof.data import rows_of
 from onceproof.faults import survey
 from onceproof.faults.job import Job
 from onceproof.history.run_record import RunRecord
@@ -39,7 +40,6 @@ from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.checks.crosscheck import rows_of
 from onceproof.scenario_files.load import load, load_file
 from onceproof.stack.fetch import components
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from onceproof.data import rows_of
 from onceproof.faults.contract import Placement, fault_of, needs_control
 from onceproof.judge.checker import checkers
 from onceproof.kinds.contract import kind_of
@@ -13,7 +14,6 @@ from onceproof.oracle import oracles
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
-from onceproof.scenario_files.checks.crosscheck import rows_of
 from onceproof.stack.external.names import RunNames, identity
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stores.contract import OutsideStack, store_of
