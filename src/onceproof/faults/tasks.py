@@ -17,7 +17,7 @@ from pydantic import Field
 from onceproof.base.waiting import wait_until
 from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed
+from onceproof.faults.contract import EXECUTORS, Occurrence, Proof, SpecProblem, missed
 from onceproof.faults.frames import FrameSpec, StoppedFrame, at_plan, describe_frame, frame_problems
 from onceproof.faults.placement import committed, point_problems
 from onceproof.instruments.proxy.rules import WRITES, Hit
@@ -221,6 +221,10 @@ class TaskFault:
     @classmethod
     def reads_frames(cls, spec: TaskSpec) -> bool:
         return True
+
+    @classmethod
+    def needs_control(cls, spec: TaskSpec) -> str | None:
+        return EXECUTORS
 
     @classmethod
     def problems(cls, spec: TaskSpec, scenario: Scenario) -> list[SpecProblem]:

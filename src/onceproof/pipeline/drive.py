@@ -352,8 +352,15 @@ class FeedLoop:
         return len(batches), sum(1 for b in batches if b.committed_at is not None)
 
     def _check_bypass(self) -> None:
-        """Raise if a process of the job bypasses a proxy: a fault in a proxy that the job does not use proves nothing."""
-        bypasses = self._stack.check_bypass(self._job.pids())
+        """Raise if a process of the job bypasses a proxy: a fault in a proxy that the job does not use proves nothing.
+
+        Raise too if a driver that works does not use the Spark cluster that the stack names.
+        """
+        start, pids = self._job.current_start, self._job.pids()
+        works = any(batch.committed_by == start for batch in self._watcher.batches())
+        if self._stack.spark is not None and works and self._job.current_start == start:
+            self._stack.spark.check_used(pids)
+        bypasses = self._stack.check_bypass(pids)
         for sentence in bypasses:
             self._timeline.emit("bypass", message=sentence)
         if bypasses:

@@ -20,6 +20,7 @@ from onceproof.stack import postgres as postgres_module
 from onceproof.stack import selftest
 from onceproof.stack.api import Proxy
 from onceproof.stack.fetch.components import Components
+from onceproof.stack.foreign_spark import ForeignSpark
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.node import KafkaProgram
 from onceproof.stack.kafka.settings import HOST
@@ -44,7 +45,7 @@ class EmbeddedStack:
         kafka: EmbeddedKafka,
         postgres: EmbeddedPostgres | None,
         frames: Frames | None = None,
-        spark: SparkCluster | None = None,
+        spark: SparkCluster | ForeignSpark | None = None,
     ) -> None:
         self.files = files
         self.frames = frames
@@ -77,7 +78,9 @@ class EmbeddedStack:
         (with ``seconds``) for each service. Raises `ServiceFailed` with the last log lines of a service that died.
         """
         logs = run_dir / "logs"
-        frames = Frames(owner, timeline.emit) if read_frames else None
+        host = spec.spark.bind if spec.spark is not None else HOST
+        foreign = spec.spark is not None and spec.spark.foreign
+        frames = Frames(owner, timeline.emit, host) if read_frames else None
 
         def timed(service: str, start: Callable[[], T]) -> T:
             timeline.emit("stack.starting", service=service)
@@ -87,10 +90,11 @@ class EmbeddedStack:
             return started
 
         def make_proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
-            address = listen or f"{HOST}:{lease(owner, 1)[0]}"
+            for_clients = name == "postgres" or name.startswith("client-")
+            address = listen or f"{host if for_clients and frames is None else HOST}:{lease(owner, 1)[0]}"
             proxy = ToxiproxyProxy(toxiproxy, name, address, f"{HOST}:{upstream_port}")
             proxy.create()
-            if frames is None or not (name == "postgres" or name.startswith("client-")):
+            if frames is None or not for_clients:
                 return proxy
             return frames.in_front_of(proxy, "postgres" if name == "postgres" else "kafka")
 
@@ -112,10 +116,14 @@ class EmbeddedStack:
             postgres.prepare_capture()
             return postgres
 
-        def start_spark() -> SparkCluster:
+        def start_spark() -> SparkCluster | ForeignSpark:
             assert spec.spark is not None
+            if foreign:
+                return ForeignSpark.check(spec.spark)
             return SparkCluster.start(spec.spark, owner, logs, components)
 
+        if foreign:  # before anything starts
+            start_spark()
         toxiproxy = timed("toxiproxy", start_toxiproxy)
         # A ThreadPool, because its threads are daemons: after an interrupt the program does not wait for a half-started
         # service, which the owner is about to kill.

@@ -1,0 +1,68 @@
+"""Whole runs on a Spark that somebody else operates: started by spark-submit, with the verdicts of local mode."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.judge.findings import Outcome
+from onceproof.run import run
+from onceproof.scenario_files.load import load_all
+from onceproof.stack.processes.owner import Owner
+
+from ..foreign_spark import ForeignSparkCluster
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(580)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignSparkCluster]:
+    with Owner() as owner:
+        yield ForeignSparkCluster(owner, tmp_path_factory.mktemp("somebody-elses-spark"))
+
+
+def scenario(folder: Path, base: str, cluster: ForeignSparkCluster, more: str = "") -> str:
+    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
+    path = folder / "mine.yaml"
+    path.write_text(
+        f"base: {base}\n"
+        f"stack: {{spark: {{master: '{cluster.master}', submit: ['{submit}', --master, '{{spark.master}}']}}}}\n{more}",
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "application", "outcome", "anomalies"),
+    [
+        ("naive-append", "naive-append", Outcome.VIOLATED, ["duplicate"]),
+        pytest.param("effectively-once", "flights-to-both", Outcome.HELD, [], marks=pytest.mark.full),
+    ],
+)
+def test_a_job_started_by_spark_submit_has_the_same_verdict(
+    cluster: ForeignSparkCluster, name: str, application: str, outcome: Outcome, anomalies: list[str], tmp_path: Path
+) -> None:
+    (loaded,) = load_all([scenario(tmp_path, name, cluster)])
+    before = len(cluster.applications())
+    done = run(loaded, runs_dir=tmp_path / "runs")
+    assert done.verdict.outcome is outcome, done.verdict.reasons
+    assert [finding.anomaly for finding in done.verdict.findings] == anomalies
+    used = cluster.applications()
+    assert used.count(application) >= 2, "the driver was killed, and the next one was a client of the cluster too"
+    assert len(used) > before and cluster.status()["aliveworkers"] == 2
+    assert any("Running task" in log.read_text() for log in cluster.tasks_logs())
+
+
+def test_a_job_that_sets_another_master_is_an_error_not_a_verdict(cluster: ForeignSparkCluster, tmp_path: Path) -> None:
+    more = "pipeline: {env: {MASTER: 'local[2]'}}\n"
+    text = Path(scenario(tmp_path, "naive-append", cluster, more))
+    text.write_text(text.read_text().replace(", --master, '{spark.master}'", ""))
+    (loaded,) = load_all([str(text)])
+    with pytest.raises(EnvironmentProblem, match="its driver is not connected to spark://") as problem:
+        run(loaded, runs_dir=tmp_path / "runs")
+    assert problem.value.exit_code == 4 and "{spark.master}" in (problem.value.hint or "")
