@@ -60,7 +60,7 @@ class ForeignSparkCluster:
             service.check_running()
         try:
             return self.status()["aliveworkers"]
-        except OSError:  # its web page is not there yet
+        except (OSError, ValueError):  # its web page, or the part of it that is JSON, is not there yet
             return None
 
     def applications(self) -> list[str]:

@@ -90,10 +90,10 @@ def test_a_fault_of_the_python_api_is_n_a_too(tmp_path: Path) -> None:
     [
         (f"{{master: '{MASTER}'}}", None),
         (
-            "{master: 'spark://spark.example:7077'}",
+            "{master: 'spark://spark-1:7077'}",
             "executors on other machines reach neither the driver nor the proxies",
         ),
-        ("{master: 'spark://spark.example:7077', bind: 10.0.0.7}", "Whoever reaches that address reaches them"),
+        ("{master: 'spark://spark-1:7077', bind: 10.0.0.7}", "Whoever reaches that address reaches them"),
     ],
 )
 def test_what_others_reach_or_executors_do_not_is_a_warning(spark: str, says: str | None, tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def test_a_master_that_refuses_is_an_error_with_the_setting_and_the_fix() -> Non
 
 
 def test_a_name_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(EnvironmentProblem, match=r"the name spark\.invalid cannot be resolved"):
-        ForeignSpark.check(SparkStack(master="spark://spark.invalid:7077"), "[stack.staging] spark")
+    with pytest.raises(EnvironmentProblem, match="the name no-such-host cannot be resolved"):
+        ForeignSpark.check(SparkStack(master="spark://no-such-host:7077"), "[stack.staging] spark")
 
 
 def test_a_master_that_does_not_answer_is_an_error_within_the_time_limit() -> None:
@@ -55,8 +55,8 @@ def test_a_master_that_does_not_answer_is_an_error_within_the_time_limit() -> No
 
 
 def test_an_address_of_another_machine_cannot_be_bound(listener: socket.socket) -> None:
-    spec = SparkStack(master=f"spark://{address(listener)}", bind="192.0.2.1")
-    with pytest.raises(EnvironmentProblem, match=r"spark\.bind: 192\.0\.2\.1 is not an address of this machine"):
+    spec = SparkStack(master=f"spark://{address(listener)}", bind="198.51.100.1")
+    with pytest.raises(EnvironmentProblem, match=r"spark\.bind: 198\.51\.100\.1 is not an address of this machine"):
         ForeignSpark.check(spec)
 
 
