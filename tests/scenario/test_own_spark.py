@@ -1,4 +1,4 @@
-"""A scenario, or a stack profile, that names a Spark cluster of somebody else: what is refused before anything starts."""
+"""A scenario, or a stack profile, that names an external Spark cluster: what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_submit_takes_the_place_of_python(tmp_path: Path) -> None:
     words = scenario.job_command()
     assert words[:3] == [SUBMIT, "--master", "{spark.master}"] and words[3:] == scenario.pipeline.command[1:]
     assert scenario.pipeline.command[0] == "{python}" and plan(scenario).command == tuple(words)
-    assert any("spark://127.0.0.1:7077, which somebody else operates" in line for line in plan(scenario).stack)
+    assert any("spark://127.0.0.1:7077, an external cluster" in line for line in plan(scenario).stack)
 
 
 def test_submit_with_a_command_that_does_not_begin_with_python_is_refused(tmp_path: Path) -> None:
@@ -93,7 +93,10 @@ def test_a_fault_of_the_python_api_is_n_a_too(tmp_path: Path) -> None:
             "{master: 'spark://spark-1:7077'}",
             "executors on other machines reach neither the driver nor the proxies",
         ),
-        ("{master: 'spark://spark-1:7077', bind: 10.0.0.7}", "Whoever reaches that address reaches them"),
+        (
+            "{master: 'spark://spark-1:7077', bind: 10.0.0.7}",
+            "Every machine that can connect to that address can use them",
+        ),
     ],
 )
 def test_what_others_reach_or_executors_do_not_is_a_warning(spark: str, says: str | None, tmp_path: Path) -> None:

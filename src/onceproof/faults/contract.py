@@ -164,14 +164,14 @@ class TakesTurns(Protocol):
 
 
 EXECUTORS = "the executors' processes"
-"""What a fault in the middle of a task must control; only a Spark cluster that somebody else operates does not give it."""
+"""What a fault in the middle of a task must control; only an external Spark cluster does not give it."""
 
 
 @runtime_checkable
 class NeedsControl(Protocol):
     """A kind that, for some or all of its specs, kills, stops or isolates a service itself, not the job's connections to it.
 
-    It cannot be used where somebody else operates that service.
+    It cannot be used where that service is external.
     """
 
     @classmethod

@@ -37,9 +37,9 @@ from onceproof.stack.api import Stack
 from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.external.spark import exposure
 from onceproof.stack.external.stack import ExternalStack
 from onceproof.stack.fetch import components
-from onceproof.stack.foreign_spark import exposure
 from onceproof.stack.processes.owner import Owner
 from onceproof.stores.contract import ReadBack, collect, jars, store_of
 from onceproof.stores.postgres.store import tables_of

@@ -115,8 +115,8 @@ def stack_services(spec: StackSpec) -> tuple[str, ...]:
 
 def spark_service(spark: SparkStack) -> str:
     """The Spark cluster of a stack, for `onceproof plan`."""
-    if spark.foreign:
-        return f"Spark {spark.master}, which somebody else operates; the driver and the proxies listen on {spark.bind}"
+    if spark.external:
+        return f"Spark {spark.master}, an external cluster; the driver and the proxies listen on {spark.bind}"
     return f"Spark standalone: a master and {spark.workers} worker(s) with {spark.cores} core(s) each"
 
 

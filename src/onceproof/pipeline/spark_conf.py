@@ -15,7 +15,7 @@ from pathlib import Path
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.stack import LOOPBACK
 from onceproof.stack.fetch import driver_archive
-from onceproof.stack.spark_settings import Cluster, ForeignCluster, inherited
+from onceproof.stack.spark_settings import Cluster, ExternalCluster, inherited
 
 #: Variables of the job that its tasks need, and workers do not have: the password file, and the failpoints' socket.
 _FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
@@ -52,7 +52,7 @@ def spark_environment(
     archive: Path | None,
     scratch: Path,
     checkpoint: CheckpointFiles | None = None,
-    cluster: Cluster | ForeignCluster | None = None,
+    cluster: Cluster | ExternalCluster | None = None,
     events: Path | None = None,
 ) -> dict[str, str]:
     """The Spark variables that the harness changes in a job's environment, which would otherwise be ``users``.
@@ -60,7 +60,7 @@ def spark_environment(
     - ``SPARK_DIST_CLASSPATH``: the Kafka connector and the checkpoint file system, after the user's own value.
       (``spark.driver.extraClassPath`` would come before Spark's own jars, and a job that sets it would override ours.)
     - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback (or to the address that executors of a
-      foreign cluster reach), no web UI, checkpoint files written through our manager. Spark takes settings among the system
+      external cluster reach), no web UI, checkpoint files written through our manager. Spark takes settings among the system
       properties as defaults: the user's ``spark-defaults.conf`` overrides them, ``PYSPARK_SUBMIT_ARGS`` and the job's builder
       override that. The user's own value comes last, so it overrides ours too.
     - ``MASTER``, if there is a ``cluster``: spark-submit would overwrite ``spark.master`` among the system properties, and
@@ -111,7 +111,7 @@ def job_environment(
     own: Mapping[str, str],
     secrets: Sequence[str],
     checkpoint: CheckpointFiles | None = None,
-    cluster: Cluster | ForeignCluster | None = None,
+    cluster: Cluster | ExternalCluster | None = None,
     events: Path | None = None,
 ) -> dict[str, str]:
     """The whole environment of the job.

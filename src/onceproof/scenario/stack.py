@@ -74,18 +74,18 @@ class SparkStack(Model):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         sizes = {"workers": 2, "cores": 1, "memory_mb": 512}
-        if self.foreign and (given := [name for name, default in sizes.items() if getattr(self, name) != default]):
+        if self.external and (given := [name for name, default in sizes.items() if getattr(self, name) != default]):
             raise ValueError(
                 f"{given[0]} is for a standalone Spark of the run: {self.master} has its own workers; set executors by "
                 "submit, for example [spark-submit, --conf, spark.executor.memory=2g]"
             )
-        if not self.foreign and self.bind != LOOPBACK:
+        if not self.external and self.bind != LOOPBACK:
             raise ValueError("bind is for a Spark on other machines: the run's own workers are on loopback")
         return self
 
     @property
-    def foreign(self) -> bool:
-        """Whether somebody else operates it: onceproof neither starts, sees nor ends its processes."""
+    def external(self) -> bool:
+        """Whether it is the user's own: onceproof neither starts, sees nor ends its processes."""
         return self.master != STANDALONE
 
 

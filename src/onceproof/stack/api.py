@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from onceproof.instruments.proxy.frames import Reply
     from onceproof.instruments.proxy.rules import Rule
-    from onceproof.stack.spark_settings import Cluster, ForeignCluster
+    from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
 Stream = Literal["upstream", "downstream"]
 
@@ -166,10 +166,10 @@ class Postgres(Protocol):
 
 
 class Spark(Protocol):
-    """A standalone Spark (`onceproof.stack.spark`), or a cluster of somebody else (`onceproof.stack.foreign_spark`)."""
+    """A standalone Spark (`onceproof.stack.spark`), or an external cluster (`onceproof.stack.external.spark`)."""
 
     @property
-    def conf(self) -> Cluster | ForeignCluster: ...
+    def conf(self) -> Cluster | ExternalCluster: ...
 
     def pids(self) -> list[int]:
         """Every process below the run's own workers: executors, and the Python workers of their tasks."""

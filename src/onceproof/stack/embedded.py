@@ -19,8 +19,8 @@ from onceproof.scenario.stack import StackSpec
 from onceproof.stack import postgres as postgres_module
 from onceproof.stack import selftest
 from onceproof.stack.api import Proxy
+from onceproof.stack.external.spark import ExternalSpark
 from onceproof.stack.fetch.components import Components
-from onceproof.stack.foreign_spark import ForeignSpark
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.node import KafkaProgram
 from onceproof.stack.kafka.settings import HOST
@@ -45,7 +45,7 @@ class EmbeddedStack:
         kafka: EmbeddedKafka,
         postgres: EmbeddedPostgres | None,
         frames: Frames | None = None,
-        spark: SparkCluster | ForeignSpark | None = None,
+        spark: SparkCluster | ExternalSpark | None = None,
     ) -> None:
         self.files = files
         self.frames = frames
@@ -79,7 +79,8 @@ class EmbeddedStack:
         """
         logs = run_dir / "logs"
         host = spec.spark.bind if spec.spark is not None else HOST
-        foreign = spec.spark is not None and spec.spark.foreign
+        # Before anything starts.
+        external = ExternalSpark.check(spec.spark) if spec.spark is not None and spec.spark.external else None
         frames = Frames(owner, timeline.emit, host) if read_frames else None
 
         def timed(service: str, start: Callable[[], T]) -> T:
@@ -116,21 +117,19 @@ class EmbeddedStack:
             postgres.prepare_capture()
             return postgres
 
-        def start_spark() -> SparkCluster | ForeignSpark:
+        def start_spark() -> SparkCluster:
             assert spec.spark is not None
-            if foreign:
-                return ForeignSpark.check(spec.spark)
             return SparkCluster.start(spec.spark, owner, logs, components)
 
-        if foreign:  # before anything starts
-            start_spark()
         toxiproxy = timed("toxiproxy", start_toxiproxy)
         # A ThreadPool, because its threads are daemons: after an interrupt the program does not wait for a half-started
         # service, which the owner is about to kill.
         with ThreadPool(3) as pool:
             kafka = pool.apply_async(timed, ("kafka", start_kafka))
             postgres = pool.apply_async(timed, ("postgres", start_postgres)) if spec.postgres is not None else None
-            spark = pool.apply_async(timed, ("spark", start_spark)) if spec.spark is not None else None
+            spark = (
+                pool.apply_async(timed, ("spark", start_spark)) if spec.spark is not None and external is None else None
+            )
             stack = cls(
                 components,
                 run_dir / "files",
@@ -138,7 +137,7 @@ class EmbeddedStack:
                 kafka.get(),
                 postgres.get() if postgres is not None else None,
                 frames,
-                spark.get() if spark is not None else None,
+                spark.get() if spark is not None else external,
             )
         timed("self-test", stack.self_test)
         # After the self-test, whose cuts would disturb it; the pipeline's first transaction is seconds away.

@@ -54,8 +54,8 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class ForeignCluster:
-    """A Spark cluster that somebody else operates, as seen by a job. Its workers know nothing of onceproof."""
+class ExternalCluster:
+    """An external Spark cluster, as seen by a job. Its workers know nothing of onceproof."""
 
     master: str
     """``spark://host:port``."""

@@ -13,7 +13,7 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import names
 from onceproof.scenario_files.drafts import meaning
-from onceproof.stack.foreign_spark import exposure
+from onceproof.stack.external.spark import exposure
 
 #: At most so much of a job's source is searched.
 _SOURCE_BYTES = 1_000_000

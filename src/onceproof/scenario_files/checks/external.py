@@ -1,4 +1,4 @@
-"""Checks a scenario against an external stack (``--stack NAME``), and its faults against services of somebody else."""
+"""Checks a scenario against an external stack (``--stack NAME``), and its faults against any external service."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def lacking(spec: AnyFaultSpec, scenario: Scenario, profile: StackProfile | None
     what = needs_control(spec)
     if what == EXECUTORS:
         cluster = scenario.stack.spark
-        if cluster is None or not cluster.foreign:
+        if cluster is None or not cluster.external:
             return None
         return Lacking(what, f"Spark {cluster.master}", "remove it, or use a Spark of the run: `spark: {}`")
     if what is None or profile is None or what in profile.controlled:

@@ -164,8 +164,8 @@ class StackProfile(Model):
     """How long a service may take to answer before it counts as unreachable, in seconds."""
 
     @model_validator(mode="after")
-    def _foreign(self) -> Self:
-        if self.spark is not None and not self.spark.foreign:
+    def _own_master(self) -> Self:
+        if self.spark is not None and not self.spark.external:
             raise ValueError('spark needs the address of your master: spark = {master = "spark://HOST:PORT"}')
         return self
 

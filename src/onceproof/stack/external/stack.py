@@ -25,8 +25,8 @@ from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.postgres import ExternalPostgres
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.routes import Routes
+from onceproof.stack.external.spark import ExternalSpark
 from onceproof.stack.fetch.components import Components
-from onceproof.stack.foreign_spark import ForeignSpark
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
@@ -51,7 +51,7 @@ class ExternalStack:
         frames: Frames,
         kafka: ExternalKafka,
         postgres: ExternalPostgres | None,
-        spark: SparkCluster | ForeignSpark | None,
+        spark: SparkCluster | ExternalSpark | None,
         real: Mapping[tuple[str, int], str],
     ) -> None:
         """``real``: address and port of each real listener -> what it is."""
@@ -97,10 +97,10 @@ class ExternalStack:
         addresses = timed("kafka", lambda: kafka.check(profile))
         if wants_postgres:
             timed("postgres", lambda: postgres.check(profile))
-        foreign: SparkCluster | ForeignSpark | None = None
-        if spec is not None and spec.foreign:
+        external: SparkCluster | ExternalSpark | None = None
+        if spec is not None and spec.external:
             where = "stack.spark" if profile.spark is None else f"[stack.{profile.name}] spark"
-            foreign = timed("spark", lambda: ForeignSpark.check(spec, where, profile.connect_s))
+            external = timed("spark", lambda: ExternalSpark.check(spec, where, profile.connect_s))
         (port,) = lease(owner, 1)
         log = run_dir / "logs" / "toxiproxy.log"
         toxiproxy = timed(
@@ -118,7 +118,7 @@ class ExternalStack:
         if wants_postgres:
             passfile, ca = owner.scratch / "pgpass", routes.authority.ca if routes.authority is not None else None
             of_postgres = cls._postgres(profile, names, journal, routes.to_postgres(), passfile, ca)
-        spark = foreign
+        spark = external
         if spec is not None and spark is None:
             spark = timed("spark", lambda: SparkCluster.start(spec, owner, run_dir / "logs", components))
         real = {place: f"broker {id}" for id, address in addresses.items() for place in _places(*address)}

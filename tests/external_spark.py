@@ -1,4 +1,4 @@
-"""A Spark of somebody else: a master and workers by plain ``spark-class``, without jars, settings or secrets of ours."""
+"""An external Spark: a master and workers by plain ``spark-class``, without jars, settings or secrets of ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceproof.stack.processes.ports import accepts_connections, lease
 HOST = "127.0.0.1"
 
 
-class ForeignSparkCluster:
+class ExternalSparkServices:
     """Ends with its owner. ``master``: ``spark://127.0.0.1:PORT``."""
 
     def __init__(self, owner: Owner, folder: Path, workers: int = 2) -> None:
@@ -40,14 +40,14 @@ class ForeignSparkCluster:
             return owner.start(name, argv, log=folder / f"{name}.log", env=env_of, cwd=folder)
 
         self.master = f"spark://{HOST}:{port}"
-        self.services = [start("foreign-master", "master.Master", HOST, [port, ui])]
-        wait_until("the foreign master to listen", lambda: accepts_connections(HOST, port), deadline_s=60)
+        self.services = [start("external-master", "master.Master", HOST, [port, ui])]
+        wait_until("the external master to listen", lambda: accepts_connections(HOST, port), deadline_s=60)
         for number in range(workers):
             size = ["--cores", "1", "--memory", "1g", "--work-dir", folder / f"work-{number}"]
             ports = others[2 * number : 2 * number + 2]
-            name = f"foreign-worker-{number}"
+            name = f"external-worker-{number}"
             self.services.append(start(name, "worker.Worker", f"127.0.0.{2 + number}", ports, *size, self.master))
-        wait_until("the foreign workers", lambda: self._alive() == workers, deadline_s=90)
+        wait_until("the external workers", lambda: self._alive() == workers, deadline_s=90)
 
     def status(self) -> dict[str, object]:
         """What the master's web page says."""

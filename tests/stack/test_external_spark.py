@@ -1,4 +1,4 @@
-"""A Spark of somebody else, as far as the harness can see it: whether its master can be reached, and whether the job uses it."""
+"""An external Spark, as far as the harness can see it: whether its master can be reached, and whether the job uses it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.scenario.stack import SparkStack
-from onceproof.stack.foreign_spark import ForeignSpark, exposure, masters
+from onceproof.stack.external.spark import ExternalSpark, exposure, masters
 
 
 @pytest.fixture
@@ -27,18 +27,18 @@ def address(server: socket.socket) -> str:
 def test_a_master_that_listens_is_found_also_as_the_second_of_two(listener: socket.socket) -> None:
     spec = SparkStack(master=f"spark://127.0.0.1:1,{address(listener)}")
     assert masters(spec.master)[0] == ("127.0.0.1", 1)
-    assert ForeignSpark.check(spec).conf.master == spec.master
+    assert ExternalSpark.check(spec).conf.master == spec.master
 
 
 def test_a_master_that_refuses_is_an_error_with_the_setting_and_the_fix() -> None:
     with pytest.raises(EnvironmentProblem, match=r"stack\.spark\.master: Spark spark://127\.0\.0\.1:1 .*refused") as it:
-        ForeignSpark.check(SparkStack(master="spark://127.0.0.1:1"))
+        ExternalSpark.check(SparkStack(master="spark://127.0.0.1:1"))
     assert it.value.exit_code == 4 and "spark://HOST:7077" in (it.value.hint or "")
 
 
 def test_a_name_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(EnvironmentProblem, match="the name no-such-host cannot be resolved"):
-        ForeignSpark.check(SparkStack(master="spark://no-such-host:7077"), "[stack.staging] spark")
+        ExternalSpark.check(SparkStack(master="spark://no-such-host:7077"), "[stack.staging] spark")
 
 
 def test_a_master_that_does_not_answer_is_an_error_within_the_time_limit() -> None:
@@ -50,18 +50,18 @@ def test_a_master_that_does_not_answer_is_an_error_within_the_time_limit() -> No
             second.connect_ex(full.getsockname())  # the queue of the listener is full: a third one gets no answer
             began = time.monotonic()
             with pytest.raises(EnvironmentProblem, match="does not answer within 1 s"):
-                ForeignSpark.check(SparkStack(master=f"spark://{address(full)}"), connect_s=1.0)
+                ExternalSpark.check(SparkStack(master=f"spark://{address(full)}"), connect_s=1.0)
             assert time.monotonic() - began < 3
 
 
 def test_an_address_of_another_machine_cannot_be_bound(listener: socket.socket) -> None:
     spec = SparkStack(master=f"spark://{address(listener)}", bind="198.51.100.1")
     with pytest.raises(EnvironmentProblem, match=r"spark\.bind: 198\.51\.100\.1 is not an address of this machine"):
-        ForeignSpark.check(spec)
+        ExternalSpark.check(spec)
 
 
 def test_a_driver_that_is_connected_elsewhere_is_an_error(listener: socket.socket) -> None:
-    spark = ForeignSpark(SparkStack(master=f"spark://{address(listener)}"))
+    spark = ExternalSpark(SparkStack(master=f"spark://{address(listener)}"))
     with socket.create_server(("127.0.0.1", 0)) as other, socket.create_connection(other.getsockname()):
         with pytest.raises(EnvironmentProblem, match="its driver is not connected to spark://"):
             spark.check_used([os.getpid()])
@@ -70,7 +70,7 @@ def test_a_driver_that_is_connected_elsewhere_is_an_error(listener: socket.socke
 
 
 def test_a_driver_that_has_ended_is_not_accused(listener: socket.socket) -> None:
-    spark = ForeignSpark(SparkStack(master=f"spark://{address(listener)}"))
+    spark = ExternalSpark(SparkStack(master=f"spark://{address(listener)}"))
     spark.check_used([])
     spark.check_used([2**22 + 1])
 

@@ -1,4 +1,4 @@
-"""Whole runs on a Spark that somebody else operates: started by spark-submit, with the verdicts of local mode."""
+"""Whole runs on an external Spark: started by spark-submit, with the verdicts of local mode."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from onceproof.run import run
 from onceproof.scenario_files.load import load_all
 from onceproof.stack.processes.owner import Owner
 
-from ..foreign_spark import ForeignSparkCluster
+from ..external_spark import ExternalSparkServices
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(580)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignSparkCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalSparkServices]:
     with Owner() as owner:
-        yield ForeignSparkCluster(owner, tmp_path_factory.mktemp("somebody-elses-spark"))
+        yield ExternalSparkServices(owner, tmp_path_factory.mktemp("external-spark"))
 
 
 BIND = "127.0.0.9"
 """As an address of this machine that executors elsewhere reach, but safe: nobody else reaches it."""
 
 
-def scenario(folder: Path, base: str, cluster: ForeignSparkCluster, *, bind: str = "127.0.0.1", more: str = "") -> Path:
+def scenario(
+    folder: Path, base: str, cluster: ExternalSparkServices, *, bind: str = "127.0.0.1", more: str = ""
+) -> Path:
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
     path = folder / "mine.yaml"
     spark = f"{{master: '{cluster.master}', submit: ['{submit}', --verbose], bind: {bind}}}"
@@ -46,7 +48,7 @@ def scenario(folder: Path, base: str, cluster: ForeignSparkCluster, *, bind: str
     ],
 )
 def test_a_job_started_by_spark_submit_has_the_same_verdict(
-    cluster: ForeignSparkCluster, name: str, application: str, outcome: Outcome, anomalies: list[str], tmp_path: Path
+    cluster: ExternalSparkServices, name: str, application: str, outcome: Outcome, anomalies: list[str], tmp_path: Path
 ) -> None:
     (loaded,) = load_all([str(scenario(tmp_path, name, cluster, bind=BIND))])
     before = len(cluster.applications())
@@ -60,7 +62,9 @@ def test_a_job_started_by_spark_submit_has_the_same_verdict(
     assert any(f"bootstrap.servers = [{BIND}:" in text for text in tasks)
 
 
-def test_a_job_that_sets_another_master_is_an_error_not_a_verdict(cluster: ForeignSparkCluster, tmp_path: Path) -> None:
+def test_a_job_that_sets_another_master_is_an_error_not_a_verdict(
+    cluster: ExternalSparkServices, tmp_path: Path
+) -> None:
     more = "pipeline: {env: {MASTER: 'local[2]'}}\n"
     (loaded,) = load_all([str(scenario(tmp_path, "naive-append", cluster, more=more))])
     with pytest.raises(EnvironmentProblem, match="its driver is not connected to spark://") as problem:

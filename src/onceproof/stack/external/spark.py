@@ -1,4 +1,4 @@
-"""A Spark cluster that somebody else operates. The job is its client, with the driver on this machine (client mode).
+"""An external Spark cluster. The job is its client, with the driver on this machine (client mode).
 
 onceproof connects to the master once, to see that it can be reached; it does not start, stop or look into its processes.
 """
@@ -15,20 +15,20 @@ import psutil
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.scenario.stack import LOOPBACK, SparkStack
-from onceproof.stack.spark_settings import ForeignCluster
+from onceproof.stack.spark_settings import ExternalCluster
 
 CONNECT_S = 10.0
 """How long the masters of a scenario's ``stack.spark`` together may take to accept a connection."""
 
 
-class ForeignSpark:
+class ExternalSpark:
     """Implements `onceproof.stack.api.Spark`."""
 
     def __init__(self, spec: SparkStack) -> None:
-        self.conf = ForeignCluster(spec.master, spec.bind)
+        self.conf = ExternalCluster(spec.master, spec.bind)
 
     @classmethod
-    def check(cls, spec: SparkStack, where: str = "stack.spark", connect_s: float = CONNECT_S) -> ForeignSpark:
+    def check(cls, spec: SparkStack, where: str = "stack.spark", connect_s: float = CONNECT_S) -> ExternalSpark:
         """The cluster, once a master accepts connections. ``where``: the settings, for people.
 
         Raises `EnvironmentProblem` with the setting and the fix: within ``connect_s`` seconds if no master does, and at once if
@@ -66,7 +66,7 @@ class ForeignSpark:
         return []
 
     def check_health(self) -> None:
-        """Does nothing: the cluster is somebody else's. What it does to the job shows in the job."""
+        """Does nothing: the cluster is external. What it does to the job shows in the job."""
 
     def check_used(self, pids: Iterable[int]) -> None:
         """Raise `EnvironmentProblem` if no process of the driver is connected to a master: its tasks ran elsewhere."""
@@ -93,13 +93,13 @@ def masters(url: str) -> list[tuple[str, int]]:
 
 
 def exposure(spec: SparkStack) -> str | None:
-    """A warning about the addresses of a foreign Spark: what others can reach, or what executors cannot; None if there is none."""
-    if not spec.foreign:
+    """A warning about the addresses of an external Spark: what others can reach, or what executors cannot; None if there is none."""
+    if not spec.external:
         return None
     if not ipaddress.IPv4Address(spec.bind).is_loopback:
         return (
             f"spark.bind {spec.bind}: the driver and the proxies in front of Kafka and Postgres listen there while the run lasts. "
-            "Whoever reaches that address reaches them: use it only in a network that you trust, with spark.authenticate"
+            "Every machine that can connect to that address can use them: take it only in a network that you trust, with spark.authenticate"
         )
     if remote := [host for host, _ in masters(spec.master) if not _on_loopback(host)]:
         return (
