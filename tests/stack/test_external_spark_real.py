@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.judge.findings import Outcome
 from onceproof.run import run
 from onceproof.scenario_files.load import load_all
+from onceproof.stack.external.spark import CONNECT_S
 from onceproof.stack.processes.owner import Owner
 
 from ..external_spark import ExternalSparkServices
@@ -70,3 +72,15 @@ def test_a_job_that_sets_another_master_is_an_error_not_a_verdict(
     with pytest.raises(EnvironmentProblem, match="its driver is not connected to spark://") as problem:
         run(loaded, runs_dir=tmp_path / "runs")
     assert problem.value.exit_code == 4 and "{spark.master}" in (problem.value.hint or "")
+
+
+def test_an_unreachable_master_ends_the_run_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: naive-append\nstack: {spark: {master: 'spark://127.0.0.1:1'}}\n", encoding="utf-8")
+    (loaded,) = load_all([str(path)])
+    began = time.monotonic()
+    with pytest.raises(EnvironmentProblem, match=r"stack\.spark\.master: Spark spark://127\.0\.0\.1:1 .*refused") as it:
+        run(loaded, runs_dir=tmp_path / "runs")
+    assert it.value.exit_code == 4 and time.monotonic() - began < CONNECT_S
+    (events,) = {path.resolve() for path in tmp_path.glob("runs/*/events.jsonl")}  # a link leads to the latest run
+    assert "stack.starting" not in events.read_text(), "no service was started"
