@@ -37,6 +37,7 @@ def loaded(folder: Path, spark: str, base: str = "naive-kafka-sink", more: str =
         ("{master: yarn}", "yarn is not supported"),
         ("{master: 'local[4]'}", "local mode needs no cluster"),
         ("{master: 'spark://h'}", "the address of your own master: spark://HOST:PORT"),
+        ("{master: 'spark://h:70000'}", "the address of your own master: spark://HOST:PORT"),
         (f"{{master: '{MASTER}', workers: 3}}", f"workers is for a standalone Spark of the run: {MASTER} has its own"),
         (f"{{master: '{MASTER}', bind: 0.0.0.0}}", "executors cannot connect to 0.0.0.0"),
         (f"{{master: '{MASTER}', bind: my-host}}", "write an IPv4 address of this machine"),

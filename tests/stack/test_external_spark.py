@@ -41,6 +41,11 @@ def test_a_name_that_does_not_exist_is_an_error() -> None:
         ExternalSpark.check(SparkStack(master="spark://no-such-host:7077"), "[stack.staging] spark")
 
 
+def test_a_text_that_cannot_be_a_name_is_an_error_too() -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot be resolved"):
+        ExternalSpark.check(SparkStack(master=f"spark://{'a' * 70}.b:7077"))
+
+
 def test_a_master_that_does_not_answer_is_an_error_within_the_time_limit() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))

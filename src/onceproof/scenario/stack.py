@@ -29,11 +29,12 @@ class AmqpStack(Model):
 
 STANDALONE = "standalone"
 LOOPBACK = "127.0.0.1"
-_MASTER = re.compile(r"spark://[^:,/\s]+:\d{1,5}(,[^:,/\s]+:\d{1,5})*")
+_PLACE = r"[A-Za-z0-9._-]+:\d{1,5}"
+_MASTER = re.compile(rf"spark://{_PLACE}(,{_PLACE})*")
 
 
 def _master(text: str) -> str:
-    if text == STANDALONE or _MASTER.fullmatch(text):
+    if text == STANDALONE or (_MASTER.fullmatch(text) and all(0 < int(p) < 65536 for p in re.findall(r":(\d+)", text))):
         return text
     scheme = text.partition(":")[0].partition("[")[0]
     if scheme in ("k8s", "yarn", "mesos"):

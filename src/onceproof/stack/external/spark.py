@@ -49,16 +49,16 @@ class ExternalSpark:
                 # From the address that the driver will use.
                 with socket.create_connection((host, port), max(deadline - time.monotonic(), 0.1), (spec.bind, 0)):
                     return cls(spec)
-            except socket.gaierror as unknown:
-                said.append(f"the name {host} cannot be resolved: {unknown.strerror}")
+            except (socket.gaierror, UnicodeError) as unknown:  # UnicodeError: it cannot be a name
+                said.append(f"the name {host} cannot be resolved: {getattr(unknown, 'strerror', unknown)}")
             except TimeoutError:
                 said.append(f"{host}:{port} does not answer within {connect_s:g} s")
             except OSError as refused:
-                said.append(f"{host}:{port}: {refused.strerror or refused}")
+                said.append(f"{host}:{port} from {spec.bind}: {refused.strerror or refused}")
         raise EnvironmentProblem(
             f"{where}.master: Spark {spec.master} cannot be reached: {'; '.join(said)}",
             hint=f"start the master, or correct {where}.master: its web page shows the address, spark://HOST:7077; "
-            f"the connection comes from {spec.bind} ({where}.bind)",
+            f"{where}.bind must be an address of this machine from which it can be reached",
         )
 
     def pids(self) -> list[int]:
@@ -117,6 +117,6 @@ def _on_loopback(host: str) -> bool:
 
 def _places(url: str) -> Iterator[tuple[str, int]]:
     for host, port in masters(url):
-        with suppress(OSError):
+        with suppress(OSError, UnicodeError):
             for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                 yield str(found[4][0]), port
