@@ -71,15 +71,19 @@ def job_parser(description: str | None, *, naive: bool = False, **defaults: str 
 
 
 def spark_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Two local cores. Each setting is there for order, for a fair time zone, or to start faster."""
+    """Two local cores, or the cluster that the environment names. Each setting is there for order, for a fair time zone, or to
+    start faster."""
     # Workers must run this very Python, not the first python3 on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if "MASTER" not in os.environ:
+        builder = (
+            builder.master("local[2]")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+        )
     return (
-        SparkSession.builder.master("local[2]")
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
+        builder.config("spark.ui.enabled", "false")
         .config("spark.sql.catalogImplementation", "in-memory")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

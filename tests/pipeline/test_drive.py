@@ -81,6 +81,7 @@ def test_a_job_is_restarted_after_each_hang_and_stuck_if_a_restart_brings_no_pro
     driven._faults = SimpleNamespace(quiet=True, any_fired=True)
     driven._watcher.stateful = lambda _query: False
     driven._timeline = SimpleNamespace(emit=lambda *_, **__: None, now=lambda: 0.0)
+    driven._stack = SimpleNamespace(spark=None)
     kills: list[int] = []
     driven._job = SimpleNamespace(kill_driver=lambda: kills.append(len(batches)), current_start=0, exits=[])
 
@@ -95,6 +96,33 @@ def test_a_job_is_restarted_after_each_hang_and_stuck_if_a_restart_brings_no_pro
     with pytest.raises(_GaveUp, match="and none after a restart") as stuck:
         driven._check_progress(262)
     assert stuck.value.stuck and kills == [1, 2]
+
+
+def test_a_job_without_executors_is_never_stuck_even_after_a_fault() -> None:
+    said = ["WARN TaskSchedulerImpl: Initial job has not accepted any resources; check your cluster UI"]
+    driven = drive([batch("q", 0, {"orders": {0: 1}})])
+    driven._watcher.has_started = lambda: True
+    driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=30))
+    driven._faults = SimpleNamespace(quiet=True, any_fired=True)
+    driven._watcher.stateful = lambda _query: False
+    driven._timeline = SimpleNamespace(emit=lambda *_, **__: None, now=lambda: 0.0)
+    driven._stack = SimpleNamespace(spark=object())
+    driven._job = SimpleNamespace(
+        kill_driver=lambda: None,
+        current_start=0,
+        exits=[],
+        log_contains=lambda words, lines: any(words in line for line in said[-lines:]),
+    )
+    driven._check_progress(100)
+    with pytest.raises(_GaveUp, match="the Spark cluster gave the job no executor within 30 s") as without:
+        driven._check_progress(131)
+    assert not without.value.stuck
+    said += ["the job got executors, and printed other lines since"] * 20
+    driven._check_progress(140)
+    with pytest.raises(_GaveUp, match="and none after a restart") as stuck:
+        driven._check_progress(180)
+        driven._check_progress(220)
+    assert stuck.value.stuck
 
 
 def joined(*batches: Batch, at: float, start: int = 0) -> Any:

@@ -15,7 +15,7 @@ import pytest
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment, spark_environment
 from onceproof.stack.fetch import components, driver_archive
-from onceproof.stack.spark_settings import Cluster
+from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
 JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
 
@@ -91,6 +91,31 @@ def test_the_cluster_is_the_jobs_default_master_and_its_secret_stays_in_a_file()
     )
     assert "-Dspark.eventLog.dir=file:///e" in words
     assert "MASTER" not in environment({}) and "eventLog" not in str(environment({}))
+
+
+def test_an_external_cluster_gets_the_jars_from_the_driver_which_listens_where_executors_reach_it(
+    tmp_path: Path,
+) -> None:
+    env = job_environment(
+        class_path=JARS,
+        archive=None,
+        scratch=tmp_path,
+        passfile=Path("/p"),
+        failpoints=None,
+        own={},
+        secrets=[],
+        checkpoint=CheckpointFiles(Path("/cache/c.jar"), Path("/tmp/socket")),
+        cluster=ExternalCluster("spark://h1:7077,h2:7077", "10.0.0.7"),
+    )
+    assert env["MASTER"] == "spark://h1:7077,h2:7077" and env["SPARK_LOCAL_IP"] == "10.0.0.7"
+    words = shlex.split(env["SPARK_SUBMIT_OPTS"])
+    assert {"-Dspark.driver.host=10.0.0.7", "-Dspark.driver.bindAddress=10.0.0.7"} <= set(words)
+    assert "-Dspark.jars=file:///a%20folder/k1.jar,file:///k2.jar,file:///cache/c.jar" in words
+    assert "-Dspark.executorEnv.PGPASSFILE=/p" in words and "-Dspark.driver.host=127.0.0.1" not in words
+    others = ("spark.authenticate", "spark.executor.memory", "spark.executor.extra", "@")
+    assert not [word for word in words if word.removeprefix("-D").startswith(others)], (
+        "what the cluster's owner decides"
+    )
 
 
 def test_no_garbage_collector_is_set_because_with_two_the_jvm_does_not_start() -> None:

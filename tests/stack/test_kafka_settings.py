@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from onceproof.stack.kafka.settings import (
@@ -44,6 +45,15 @@ def test_a_broker_advertises_its_proxies_and_its_own_harness_listener() -> None:
         == "CLIENT://127.0.0.1:22001,INTERNAL://127.0.0.1:22002,HARNESS://127.0.0.1:21003"
     )
     assert settings["inter.broker.listener.name"] == "INTERNAL"
+
+
+def test_only_the_address_for_clients_changes_for_executors_on_other_machines() -> None:
+    settings = settings_of(replace(BROKER, client_host="10.0.0.7"), 3)
+    assert settings["listeners"] == settings_of(BROKER, 3)["listeners"], "the broker itself stays on loopback"
+    assert (
+        settings["advertised.listeners"]
+        == "CLIENT://10.0.0.7:22001,INTERNAL://127.0.0.1:22002,HARNESS://127.0.0.1:21003"
+    )
 
 
 def test_a_broker_finds_the_controller_at_its_own_proxy_only() -> None:

@@ -11,7 +11,7 @@ from onceproof.base.errors import UsageError
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.scenario_files.assemble import assemble
-from onceproof.scenario_files.checks import crosscheck
+from onceproof.scenario_files.checks import crosscheck, external
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 
 __all__ = ["LoadedScenario", "load", "with_chaos"]
@@ -34,7 +34,7 @@ def with_chaos(loaded: LoadedScenario, chaos: Sequence[AnyFaultSpec]) -> LoadedS
     unchanged = {key: value for key, value in loaded.scenario.to_json().items() if key not in ("chaos", "expect")}
     scenario, complaints = assemble({**unchanged, "chaos": faults})
     if scenario is not None and not complaints:
-        complaints = crosscheck.of_schedule(scenario)
+        complaints = [*crosscheck.of_schedule(scenario), *external.control(scenario, loaded.profile)]
     if scenario is None or complaints:
         lines = [_line(complaint, chaos) for complaint in complaints]
         raise UsageError("\n".join(lines), hint=f"the scenario is {loaded.path}")

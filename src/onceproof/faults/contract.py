@@ -159,11 +159,15 @@ class TakesTurns(Protocol):
         """Why, worded to follow "already"."""
 
 
+EXECUTORS = "the executors' processes"
+"""What a fault in the middle of a task must control; only an external Spark cluster does not give it."""
+
+
 @runtime_checkable
 class NeedsControl(Protocol):
     """A kind that, for some or all of its specs, kills, stops or isolates a service itself, not the job's connections to it.
 
-    It cannot be used on an external stack.
+    It cannot be used where that service is external.
     """
 
     @classmethod

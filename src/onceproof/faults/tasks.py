@@ -16,7 +16,7 @@ from pydantic import Field
 from onceproof.base.waiting import wait_until
 from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed
+from onceproof.faults.contract import EXECUTORS, Occurrence, Proof, SpecProblem, missed
 from onceproof.faults.frames import AtItsFrame, StoppedFrame, frame_problems
 from onceproof.faults.placement import committed, point_problems
 from onceproof.instruments.proxy.rules import Hit
@@ -207,6 +207,10 @@ class TaskFault(AtItsFrame):
         self._spec = spec
         self._task = StoppedTask(spec)
         self._tree: Tree | None = None
+
+    @classmethod
+    def needs_control(cls, spec: TaskSpec) -> str | None:
+        return EXECUTORS
 
     @classmethod
     def problems(cls, spec: TaskSpec, scenario: Scenario) -> list[SpecProblem]:

@@ -37,6 +37,7 @@ from onceproof.stack.api import Stack
 from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.external.spark import exposure
 from onceproof.stack.external.stack import ExternalStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
@@ -136,6 +137,8 @@ class SparkJob:
         """The job, with an environment that leads it to the services and to the instruments."""
         execution, stack, spec = self._execution, self._stack, self._scenario.pipeline
         values = _template_values(execution, stack)
+        if (spark := self._scenario.stack.spark) is not None and (warning := exposure(spark)) is not None:
+            self._timeline.emit("warning", message=warning)
         # For the environment only: every user of the machine can read the command in the list of processes.
         hidden = {} if stack.postgres is None else {"postgres.password": stack.postgres.password}
         scratch = owner.scratch / "job"
@@ -144,7 +147,7 @@ class SparkJob:
         if self._events is not None:
             self._events.mkdir(parents=True)
         return Pipeline(
-            [fill(word, values) for word in spec.command],
+            [fill(word, values) for word in self._scenario.job_command()],
             job_environment(
                 class_path=stack.spark_class_path,
                 archive=stack.spark_archive,

@@ -109,11 +109,14 @@ def stack_services(spec: StackSpec) -> tuple[str, ...]:
     brokers = spec.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
     postgres = ["Postgres"] if spec.postgres is not None else []
-    spark = [] if spec.spark is None else [_standalone(spec.spark)]
+    spark = [] if spec.spark is None else [spark_service(spec.spark)]
     return (kafka, *postgres, *spark, "Toxiproxy in front of every client listener")
 
 
-def _standalone(spark: SparkStack) -> str:
+def spark_service(spark: SparkStack) -> str:
+    """The Spark cluster of a stack, for `onceproof plan`."""
+    if spark.external:
+        return f"Spark {spark.master}, an external cluster; the driver and the proxies listen on {spark.bind}"
     return f"Spark standalone: a master and {spark.workers} worker(s) with {spark.cores} core(s) each"
 
 

@@ -35,6 +35,9 @@ _FOLLOWS_S = 10.0
 
 #: Limit from a query's start offsets to the plan of batch 0, which takes milliseconds. A query that fails never plans it.
 _FIRST_PLAN_S = 5.0
+_NO_EXECUTORS = "Initial job has not accepted any resources"
+"""Spark's warning, repeated every 15 s while a job waits for its first executor. Then it is among the log's `_LAST_LINES`."""
+_LAST_LINES = 10
 
 
 class _GaveUp(Exception):
@@ -311,6 +314,12 @@ class FeedLoop:
         if unread := self._describe_unread_topics():
             self._never_reads = True
             raise _GaveUp(unread, stuck=False)
+        if self._stack.spark is not None and self._job.log_contains(_NO_EXECUTORS, _LAST_LINES):
+            raise _GaveUp(
+                f"the Spark cluster gave the job no executor within {stuck_s:.0f} s: it has no free worker, or none as large as "
+                f"the job asks for ({_NO_EXECUTORS!r})",
+                stuck=False,
+            )
         if self._restarted_at == progress:
             if missing := self._watcher.missing_queries():
                 message = (
@@ -352,8 +361,15 @@ class FeedLoop:
         return len(batches), sum(1 for b in batches if b.committed_at is not None)
 
     def _check_bypass(self) -> None:
-        """Raise if a process of the job bypasses a proxy: a fault in a proxy that the job does not use proves nothing."""
-        bypasses = self._stack.check_bypass(self._job.pids())
+        """Raise if a process of the job bypasses a proxy: a fault in a proxy that the job does not use proves nothing.
+
+        Raise too if a driver that works does not use the Spark cluster that the stack names.
+        """
+        start, pids = self._job.current_start, self._job.pids()
+        works = any(batch.committed_by == start for batch in self._watcher.batches())
+        if self._stack.spark is not None and works and self._job.current_start == start:
+            self._stack.spark.check_used(pids)
+        bypasses = self._stack.check_bypass(pids)
         for sentence in bypasses:
             self._timeline.emit("bypass", message=sentence)
         if bypasses:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
+from onceproof.scenario.stack import LOOPBACK
 from onceproof.stack.fetch import driver_archive
-from onceproof.stack.spark_settings import Cluster, inherited
+from onceproof.stack.spark_settings import Cluster, ExternalCluster, inherited
 
 #: Variables of the job that its tasks need, and workers do not have: the password file, and the failpoints' socket.
 _FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
@@ -51,17 +52,17 @@ def spark_environment(
     archive: Path | None,
     scratch: Path,
     checkpoint: CheckpointFiles | None = None,
-    cluster: Cluster | None = None,
+    cluster: Cluster | ExternalCluster | None = None,
     events: Path | None = None,
 ) -> dict[str, str]:
     """The Spark variables that the harness changes in a job's environment, which would otherwise be ``users``.
 
     - ``SPARK_DIST_CLASSPATH``: the Kafka connector and the checkpoint file system, after the user's own value.
       (``spark.driver.extraClassPath`` would come before Spark's own jars, and a job that sets it would override ours.)
-    - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback, no web UI, checkpoint files
-      written through our manager. Spark takes settings among the system properties as defaults: the user's
-      ``spark-defaults.conf`` overrides them, ``PYSPARK_SUBMIT_ARGS`` and the job's builder override that. The user's own
-      value comes last, so it overrides ours too.
+    - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback (or to the address that executors of a
+      external cluster reach), no web UI, checkpoint files written through our manager. Spark takes settings among the system
+      properties as defaults: the user's ``spark-defaults.conf`` overrides them, ``PYSPARK_SUBMIT_ARGS`` and the job's builder
+      override that. The user's own value comes last, so it overrides ours too.
     - ``MASTER``, if there is a ``cluster``: spark-submit would overwrite ``spark.master`` among the system properties, and
       reads this variable last of all.
 
@@ -69,11 +70,13 @@ def spark_environment(
     and the class archive could not be used.
     """
     # The jar comes last: a class archive made without it still fits a class path that continues after the archive's own.
-    jars = driver_archive.class_path((*class_path, *([checkpoint.jar] if checkpoint is not None else [])))
+    files = (*class_path, *([checkpoint.jar] if checkpoint is not None else []))
+    jars = driver_archive.class_path(files)
+    host = LOOPBACK if cluster is None else cluster.host
     settings = {
         "spark.executor.extraClassPath": jars,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,
         "spark.ui.enabled": "false",
         "spark.local.dir": str(scratch),
         "java.io.tmpdir": str(scratch),  # a killed JVM leaves files there, temporary checkpoints among them
@@ -84,9 +87,11 @@ def spark_environment(
     secret = []
     if cluster is not None:
         tasks = {name: users[name] for name in _FOR_TASKS if name in users}
-        settings |= cluster.settings(scratch, tasks)
-        del settings["spark.executor.extraClassPath"]  # the workers have the jars, after Spark's own, as in the archive
-        secret = [f"@{cluster.arguments}"]
+        # In local mode, tasks find these in the driver's environment.
+        settings |= {f"spark.executorEnv.{name}": value for name, value in tasks.items()}
+        settings |= cluster.settings(scratch, files)
+        del settings["spark.executor.extraClassPath"]  # paths of this machine; the cluster gets the jars in its own way
+        secret = [f"@{cluster.arguments}"] if cluster.arguments is not None else []
     words = [*driver_archive.options(archive), *secret, *(f"-D{key}={value}" for key, value in settings.items())]
     # Spark's launcher splits the value like a shell: paths with spaces need quotes.
     return {
@@ -106,7 +111,7 @@ def job_environment(
     own: Mapping[str, str],
     secrets: Sequence[str],
     checkpoint: CheckpointFiles | None = None,
-    cluster: Cluster | None = None,
+    cluster: Cluster | ExternalCluster | None = None,
     events: Path | None = None,
 ) -> dict[str, str]:
     """The whole environment of the job.
@@ -116,7 +121,7 @@ def job_environment(
     """
     users = {
         **inherited(),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": LOOPBACK if cluster is None else cluster.host,
         # Without it Spark's workers use the first python3 on PATH.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYTHONUNBUFFERED": "1",

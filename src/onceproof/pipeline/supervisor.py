@@ -247,10 +247,10 @@ class Pipeline:
         """The first exit with an error after ``at`` (seconds of the run's clock) that the harness did not cause by a kill."""
         return next((e for e in list(self.exits) if e.at >= at and e.code != 0 and not e.killed), None)
 
-    def log_contains(self, words: str) -> bool:
-        """Whether the last 400 lines of the current driver's output contain these words."""
+    def log_contains(self, words: str, lines: int = 400) -> bool:
+        """Whether the last ``lines`` of the current driver's output contain these words."""
         with self._lock:
-            return self._service is not None and words in self._service.log_tail(400)
+            return self._service is not None and words in self._service.log_tail(lines)
 
     def log_end(self, lines: int = 40) -> str:
         """The end of the job's output, or its traceback if there is one, with the values of secrets masked."""

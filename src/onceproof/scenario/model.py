@@ -392,6 +392,11 @@ class Scenario(Model):
         """
         return max(spec.chunks for spec in self.input)
 
+    def job_command(self) -> list[str]:
+        """The words that start the job, with templates: those of ``stack.spark.submit`` instead of ``{python}``, if there are any."""
+        submit = [] if self.stack.spark is None else self.stack.spark.submit
+        return [*submit, *self.pipeline.command[1:]] if submit else self.pipeline.command
+
     def topics(self) -> list[str]:
         """Every topic that exists before the job starts: inputs first, then prepared ones."""
         return list(dict.fromkeys([*(spec.topic for spec in self.input), *self.pipeline.prepare.topics]))

@@ -23,7 +23,7 @@ MEANINGS = {
     "postgres.user": "its user",
     "postgres.database": "its name",
     "postgres.password": "the user's password: only in values of pipeline.env, and never stored",
-    "spark.master": "address of the stack's standalone Spark, for a job that sets its master itself",
+    "spark.master": "address of the stack's Spark cluster, for a job that sets its master itself",
     "checkpoint": "folder for the checkpoints of the job's queries",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
     "table.NAME": "Parquet file of a static table of prepare.tables",

@@ -101,8 +101,11 @@ def load_file(path: str | Path, profile: StackProfile | None = None, *, runs: bo
     """
     source = read(path)
     scenario, complaints = _checked(source)
-    if scenario is not None and not complaints and profile is not None:
-        complaints = [*external.complaints(scenario, profile), *(external.control(scenario, profile) if runs else ())]
+    if scenario is not None and not complaints:
+        if profile is not None:
+            scenario = external.on_spark(scenario, profile)
+            complaints = [*external.complaints(scenario, profile)]
+        complaints += external.control(scenario, profile) if runs else ()
     if scenario is None or complaints:
         raise ScenarioError(_problems(source, complaints))
     return LoadedScenario(scenario, Path(path), source, profile)

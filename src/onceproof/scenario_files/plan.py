@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from onceproof.data import rows_of
-from onceproof.faults.contract import Placement, fault_of, needs_control
+from onceproof.faults.contract import Placement, fault_of
 from onceproof.judge.checker import checkers
-from onceproof.kinds.contract import kind_of
+from onceproof.kinds.contract import kind_of, spark_service
 from onceproof.oracle import oracles
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
+from onceproof.scenario_files.checks.external import lacking
 from onceproof.stack.external.names import RunNames, identity
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stores.contract import OutsideStack, store_of
@@ -93,7 +94,7 @@ def plan(scenario: Scenario, profile: StackProfile | None = None) -> Plan:
             for spec in scenario.input
         ),
         guaranteed_batches=scenario.guaranteed_batches(),
-        command=tuple(scenario.pipeline.command),
+        command=tuple(scenario.job_command()),
         prepare=_prepare(scenario),
         faults=_faults(scenario, profile),
         outputs=tuple(_output(scenario, name, output) for name, output in scenario.outputs.items()),
@@ -114,7 +115,8 @@ def _services(scenario: Scenario, profile: StackProfile) -> tuple[str, ...]:
         parts = postgres.parts()
         of_profile.append(f"Postgres {parts['host']}:{parts.get('port', '5432')}/{parts['dbname']}")
     named = f"{profile.place}: {' and '.join(of_profile)}"
-    return (named, "Toxiproxy and the protocol proxy in front of every listener")
+    spark = [] if scenario.stack.spark is None else [spark_service(scenario.stack.spark)]
+    return (named, *spark, "Toxiproxy and the protocol proxy in front of every listener")
 
 
 def _objects(scenario: Scenario) -> Iterator[str]:
@@ -156,10 +158,9 @@ def _faults(scenario: Scenario, profile: StackProfile | None) -> tuple[PlannedFa
 
 
 def _placement(spec: AnyFaultSpec, scenario: Scenario, profile: StackProfile | None) -> Placement:
-    what = needs_control(spec) if profile is not None else None
-    if profile is not None and what is not None and what not in profile.controlled:
-        why = f"it needs control of {what}, which stack {profile.name} does not give"
-        return Placement("n/a", "nothing", why, "none: `onceproof run --stack` refuses this fault")
+    if (found := lacking(spec, scenario, profile)) is not None:
+        why = f"it needs control of {found.what}, which {found.owner} does not give"
+        return Placement("n/a", "nothing", why, "none: `onceproof run` refuses this fault")
     return fault_of(spec).placement(spec, scenario)
 
 

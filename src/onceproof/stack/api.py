@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from onceproof.instruments.proxy.frames import Reply
     from onceproof.instruments.proxy.rules import Rule
-    from onceproof.stack.spark_settings import Cluster
+    from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
 Stream = Literal["upstream", "downstream"]
 
@@ -166,12 +166,19 @@ class Postgres(Protocol):
 
 
 class Spark(Protocol):
-    """A standalone Spark (`onceproof.stack.spark`)."""
+    """A standalone Spark (`onceproof.stack.spark`), or an external cluster (`onceproof.stack.external.spark`)."""
 
-    conf: Cluster
+    @property
+    def conf(self) -> Cluster | ExternalCluster: ...
 
     def pids(self) -> list[int]:
-        """Every process below the workers: executors, and the Python workers of their tasks."""
+        """Every process below the run's own workers: executors, and the Python workers of their tasks."""
+
+    def check_health(self) -> None:
+        """Raise `ServiceFailed` if a process of the run's own cluster ended."""
+
+    def check_used(self, pids: Iterable[int]) -> None:
+        """Raise `EnvironmentProblem` if the driver with these processes demonstrably does not use the cluster."""
 
 
 class FrameRules(Protocol):

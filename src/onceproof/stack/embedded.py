@@ -17,6 +17,7 @@ from onceproof.scenario.stack import StackSpec
 from onceproof.stack import postgres as postgres_module
 from onceproof.stack import selftest
 from onceproof.stack.api import Proxy
+from onceproof.stack.external.spark import ExternalSpark
 from onceproof.stack.fetch.components import Components
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.node import KafkaProgram
@@ -40,7 +41,7 @@ class EmbeddedStack:
         kafka: EmbeddedKafka,
         postgres: EmbeddedPostgres | None,
         frames: Frames | None = None,
-        spark: SparkCluster | None = None,
+        spark: SparkCluster | ExternalSpark | None = None,
     ) -> None:
         self.files = files
         self.frames = frames
@@ -73,13 +74,17 @@ class EmbeddedStack:
         (with ``seconds``) for each service. Raises `ServiceFailed` with the last log lines of a service that died.
         """
         logs = run_dir / "logs"
-        frames = Frames(owner, timeline.emit) if read_frames else None
+        host = spec.spark.bind if spec.spark is not None else HOST
+        # Before anything starts.
+        external = ExternalSpark.check(spec.spark) if spec.spark is not None and spec.spark.external else None
+        frames = Frames(owner, timeline.emit, host) if read_frames else None
 
         def make_proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
-            address = listen or f"{HOST}:{lease(owner, 1)[0]}"
+            for_clients = name == "postgres" or name.startswith("client-")
+            address = listen or f"{host if for_clients and frames is None else HOST}:{lease(owner, 1)[0]}"
             proxy = ToxiproxyProxy(toxiproxy, name, address, f"{HOST}:{upstream_port}")
             proxy.create()
-            if frames is None or not (name == "postgres" or name.startswith("client-")):
+            if frames is None or not for_clients:
                 return proxy
             return frames.in_front_of(proxy, "postgres" if name == "postgres" else "kafka")
 
@@ -112,7 +117,9 @@ class EmbeddedStack:
         with ThreadPool(3) as pool:
             kafka = pool.apply_async(timed, ("kafka", start_kafka))
             postgres = pool.apply_async(timed, ("postgres", start_postgres)) if spec.postgres is not None else None
-            spark = pool.apply_async(timed, ("spark", start_spark)) if spec.spark is not None else None
+            spark = (
+                pool.apply_async(timed, ("spark", start_spark)) if spec.spark is not None and external is None else None
+            )
             stack = cls(
                 components,
                 run_dir / "files",
@@ -120,7 +127,7 @@ class EmbeddedStack:
                 kafka.get(),
                 postgres.get() if postgres is not None else None,
                 frames,
-                spark.get() if spark is not None else None,
+                spark.get() if spark is not None else external,
             )
         timed("self-test", stack.self_test)
         # After the self-test, whose cuts would disturb it; the pipeline's first transaction is seconds away.

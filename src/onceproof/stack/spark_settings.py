@@ -1,13 +1,15 @@
-"""The settings by which a driver uses a standalone Spark cluster, and the variables that any job inherits."""
+"""The settings by which a driver uses a Spark cluster, and the variables that any job inherits."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from onceproof.scenario.stack import LOOPBACK
 from onceproof.stack.fetch import driver_archive
 
 _PASSED_ON = (
@@ -39,16 +41,31 @@ class Cluster:
     """Heap of an executor: all the memory of its worker."""
     archive: Path | None
     """Class archive of Spark, so that executors start quickly."""
+    host: ClassVar[str] = LOOPBACK
 
-    def settings(self, scratch: Path, executor_env: Mapping[str, str]) -> dict[str, str]:
+    def settings(self, scratch: Path, jars: Sequence[Path]) -> dict[str, str]:
+        """Settings of the driver. Its workers have the ``jars``, after Spark's own, as in the archive."""
         options = [*driver_archive.options(self.archive), "-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}"]
         return {
             "spark.authenticate": "true",
             "spark.executor.memory": f"{self.memory_mb}m",
             "spark.executor.extraJavaOptions": shlex.join(options),
-            # In local mode, tasks find these in the driver's environment.
-            **{f"spark.executorEnv.{name}": value for name, value in executor_env.items()},
         }
+
+
+@dataclass(frozen=True)
+class ExternalCluster:
+    """An external Spark cluster, as seen by a job. Its workers know nothing of onceproof."""
+
+    master: str
+    """``spark://host:port``."""
+    host: str = LOOPBACK
+    """The address of this machine at which executors reach the driver."""
+    arguments: ClassVar[None] = None
+
+    def settings(self, scratch: Path, jars: Sequence[Path]) -> dict[str, str]:
+        """Settings of the driver, which serves the ``jars`` to its executors."""
+        return {"spark.jars": ",".join(jar.absolute().as_uri() for jar in jars)}
 
 
 def inherited() -> dict[str, str]:

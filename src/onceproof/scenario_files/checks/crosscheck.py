@@ -31,6 +31,7 @@ from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import formats, names, output_models
+from onceproof.scenario_files.checks import spark as spark_check
 from onceproof.stores.contract import store_of
 
 
@@ -62,6 +63,7 @@ def _spark_job(scenario: Scenario) -> Iterator[Complaint]:
     yield from _queries(scenario)
     yield from _prepared(scenario)
     yield from _templates(scenario)
+    yield from spark_check.complaints(scenario)
 
 
 #: Kind of pipeline -> the checks for this kind alone.
@@ -232,7 +234,11 @@ def _prepared(scenario: Scenario) -> Iterator[Complaint]:
 def _templates(scenario: Scenario) -> Iterator[Complaint]:
     known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables, "output": list(scenario.outputs)}
     declared = {"topic": "prepare.topics or the input", "table": "prepare.tables", "output": "outputs"}
-    for loc, text in scenario.pipeline.texts():
+    spark = scenario.stack.spark
+    submit = [
+        (("stack", "spark", "submit", i), text) for i, text in enumerate(spark.submit if spark is not None else [])
+    ]
+    for loc, text in (*scenario.pipeline.texts(), *submit):
         for misspelt, near in templates.misspelt(text):
             yield Complaint(loc, f"unknown template {{{misspelt}}}", near)
         for template in sorted(templates.used(text)):
@@ -250,8 +256,8 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
             if kind == "postgres" and scenario.stack.postgres is None:
                 message = f"template {{{template}}} needs Postgres, and the stack has none"
                 yield Complaint(loc, message, "add 'postgres: {}' under stack")
-            if kind == "spark" and scenario.stack.spark is None:
-                message = f"template {{{template}}} needs a standalone Spark, and the stack has none"
+            if kind == "spark" and spark is None:
+                message = f"template {{{template}}} needs a Spark cluster, and the stack has none"
                 yield Complaint(loc, message, "add 'spark: {}' under stack")
 
 

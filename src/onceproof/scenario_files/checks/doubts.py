@@ -13,6 +13,7 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import names
 from onceproof.scenario_files.drafts import meaning
+from onceproof.stack.external.spark import exposure
 
 #: At most so much of a job's source is searched.
 _SOURCE_BYTES = 1_000_000
@@ -23,7 +24,18 @@ def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
     """``here`` is the folder of the scenario file. Consumers get no warnings: they have neither checkpoint nor templates to miss."""
     if not kind_of(scenario).micro_batches:
         return []
-    return [*_checkpoint(scenario), *_topics(scenario), *_paths(scenario, here), *_packages(scenario, here)]
+    return [
+        *_checkpoint(scenario),
+        *_topics(scenario),
+        *_paths(scenario, here),
+        *_packages(scenario, here),
+        *_spark(scenario),
+    ]
+
+
+def _spark(scenario: Scenario) -> Iterator[Complaint]:
+    if scenario.stack.spark is not None and (warning := exposure(scenario.stack.spark)) is not None:
+        yield Complaint(("stack", "spark"), warning, None, at_key=True)
 
 
 def _checkpoint(scenario: Scenario) -> Iterator[Complaint]:

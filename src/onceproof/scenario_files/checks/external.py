@@ -1,13 +1,16 @@
-"""Checks a scenario against an external stack (``--stack NAME``)."""
+"""Checks a scenario against an external stack (``--stack NAME``), and its faults against any external service."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from onceproof.faults.contract import needs_control
+from onceproof.faults.contract import EXECUTORS, needs_control
 from onceproof.kinds.contract import kind_of
+from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint
+from onceproof.scenario_files.checks import spark
 from onceproof.stack.external.profile import StackProfile
 
 
@@ -22,6 +25,13 @@ def of_file(stack: object) -> Iterator[Complaint]:
         )
     if stack.get("prefix"):
         yield Complaint(("stack", "prefix"), "stack.prefix is set by --stack NAME alone", "remove it", at_key=True)
+
+
+def on_spark(scenario: Scenario, profile: StackProfile) -> Scenario:
+    """The scenario with the Spark cluster of that stack, if it has one."""
+    if profile.spark is None or not kind_of(scenario).micro_batches:
+        return scenario
+    return scenario.model_copy(update={"stack": scenario.stack.model_copy(update={"spark": profile.spark})})
 
 
 def complaints(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]:
@@ -42,11 +52,37 @@ def complaints(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]
                     f"table {table!r} names a schema, but on an external stack all tables are in the run's own schema"
                 )
                 yield Complaint(("outputs", name, key), message, f"write {table.rpartition('.')[2]!r}")
+    if profile.spark is not None:
+        yield from spark.complaints(scenario)
 
 
-def control(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]:
+@dataclass(frozen=True)
+class Lacking:
+    """Why a fault is n/a: something must be under control, and is not."""
+
+    what: str
+    """Worded to follow "needs control of"."""
+    owner: str
+    """What does not give that control: a stack, or a Spark cluster."""
+    remedy: str
+
+
+def lacking(spec: AnyFaultSpec, scenario: Scenario, profile: StackProfile | None) -> Lacking | None:
+    """What the fault would have to control and cannot, on that stack (None: the run's own services); None if nothing."""
+    what = needs_control(spec)
+    if what == EXECUTORS:
+        cluster = scenario.stack.spark
+        if cluster is None or not cluster.external:
+            return None
+        return Lacking(what, f"Spark {cluster.master}", "remove it, or use a Spark of the run: `spark: {}`")
+    if what is None or profile is None or what in profile.controlled:
+        return None
+    return Lacking(what, f"stack {profile.name}", "remove it, or run the scenario without --stack")
+
+
+def control(scenario: Scenario, profile: StackProfile | None) -> Iterator[Complaint]:
     """The faults that would need control of what this stack does not control."""
     for index, spec in enumerate(scenario.chaos):
-        if (what := needs_control(spec)) is not None and what not in profile.controlled:
-            message = f"fault {spec.fault} {spec.target} is n/a on stack {profile.name}: it needs control of {what}"
-            yield Complaint(("chaos", index, "fault"), message, "remove it, or run the scenario without --stack")
+        if (found := lacking(spec, scenario, profile)) is not None:
+            message = f"fault {spec.fault} {spec.target} is n/a on {found.owner}: it needs control of {found.what}"
+            yield Complaint(("chaos", index, "fault"), message, found.remedy)

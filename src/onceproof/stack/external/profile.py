@@ -19,6 +19,7 @@ from onceproof.base.errors import UsageError
 from onceproof.base.masking import hide
 from onceproof.base.registry import suggest
 from onceproof.scenario.base import Model
+from onceproof.scenario.stack import SparkStack
 
 FILE = "onceproof.toml"
 
@@ -157,8 +158,16 @@ class StackProfile(Model):
     chaos: Literal["allowed"]
     kafka: KafkaProfile
     postgres: PostgresProfile | None = None
+    spark: SparkStack | None = None
+    """The Spark cluster on which every scenario's job runs there; None: what the scenario says."""
     connect_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """How long a service may take to answer before it counts as unreachable, in seconds."""
+
+    @model_validator(mode="after")
+    def _own_master(self) -> Self:
+        if self.spark is not None and not self.spark.external:
+            raise ValueError('spark needs the address of your master: spark = {master = "spark://HOST:PORT"}')
+        return self
 
     @property
     def place(self) -> str:

@@ -39,7 +39,7 @@ class Routes:
         self.authority = None
         """Issued the certificates of the listeners; None if neither service uses TLS."""
         if profile.kafka.encrypted or postgres_tls is not None:
-            self.authority = RunAuthority.create(owner.scratch / "tls")
+            self.authority = RunAuthority.create(owner.scratch / "tls", [frames.host])
         self._own_tls = self.authority.server_context() if self.authority is not None else None
 
     def to_brokers(self, addresses: Mapping[int, tuple[str, int]]) -> dict[int, Proxy]:
@@ -49,7 +49,7 @@ class Routes:
             self._frames.loop,
             self._frames.board("kafka"),
             self._profile.kafka.addresses(),
-            HOST,
+            self._frames.host,
             self._lease,
             client_tls=self._own_tls if encrypted else None,
             upstream_tls=UpstreamTls(upstream_context(self._profile.kafka.tls), None) if encrypted else None,

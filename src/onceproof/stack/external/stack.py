@@ -25,7 +25,9 @@ from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.postgres import ExternalPostgres
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.routes import Routes
+from onceproof.stack.external.spark import ExternalSpark
 from onceproof.stack.fetch.components import Components
+from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 from onceproof.stack.spark import SparkCluster
@@ -49,7 +51,7 @@ class ExternalStack:
         frames: Frames,
         kafka: ExternalKafka,
         postgres: ExternalPostgres | None,
-        spark: SparkCluster | None,
+        spark: SparkCluster | ExternalSpark | None,
         real: Mapping[tuple[str, int], str],
     ) -> None:
         """``real``: address and port of each real listener -> what it is."""
@@ -82,6 +84,7 @@ class ExternalStack:
         The topics are created later, by `ExternalKafka.create_topic`. Raises `EnvironmentProblem`; nothing remains then.
         """
         names = RunNames.of(scenario.stack.prefix)
+        spec = scenario.stack.spark
         wants_postgres = scenario.stack.postgres is not None
 
         def timed(service: str, start: Callable[[], T]) -> T:
@@ -94,13 +97,17 @@ class ExternalStack:
         addresses = timed("kafka", lambda: kafka.check(profile))
         if wants_postgres:
             timed("postgres", lambda: postgres.check(profile))
+        external: SparkCluster | ExternalSpark | None = None
+        if spec is not None and spec.external:
+            where = "stack.spark" if profile.spark is None else f"[stack.{profile.name}] spark"
+            external = timed("spark", lambda: ExternalSpark.check(spec, where, profile.connect_s))
         (port,) = lease(owner, 1)
         log = run_dir / "logs" / "toxiproxy.log"
         toxiproxy = timed(
             "toxiproxy",
             lambda: ToxiproxyServer.start(owner, components.toxiproxy_server, log, port, timeline.emit),
         )
-        frames = Frames(owner, timeline.emit)
+        frames = Frames(owner, timeline.emit, HOST if spec is None else spec.bind)
         routes = Routes(owner, profile, toxiproxy, frames)
         journal = ObjectJournal(names.run, profile.name, *cleanup.addresses(profile))
         owner.push(lambda: _remove(journal, profile, timeline))
@@ -111,9 +118,8 @@ class ExternalStack:
         if wants_postgres:
             passfile, ca = owner.scratch / "pgpass", routes.authority.ca if routes.authority is not None else None
             of_postgres = cls._postgres(profile, names, journal, routes.to_postgres(), passfile, ca)
-        spec = scenario.stack.spark
-        spark = None
-        if spec is not None:
+        spark = external
+        if spec is not None and spark is None:
             spark = timed("spark", lambda: SparkCluster.start(spec, owner, run_dir / "logs", components))
         real = {place: f"broker {id}" for id, address in addresses.items() for place in _places(*address)}
         for address in profile.kafka.addresses():

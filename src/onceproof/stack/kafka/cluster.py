@@ -26,7 +26,7 @@ from onceproof.stack.processes.ports import lease
 
 class ProxyMaker(Protocol):
     def __call__(self, name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
-        """Create a proxy in front of that port; ``listen`` is ``host:port``, by default a free port on 127.0.0.1."""
+        """Create a proxy in front of that port; ``listen`` is ``host:port``, by default a free port of the address for clients."""
 
 
 CONTROLLER_ID = 9
@@ -223,8 +223,8 @@ def _one_node(owner: Owner, proxy: ProxyMaker) -> list[Node]:
     """One process as broker and controller; it has no other peer, so only its clients can be cut off."""
     ports = dict(zip(ListenerName, lease(owner, len(ListenerName)), strict=True))
     voter = f"1@{HOST}:{ports[ListenerName.CONTROLLER]}"
-    advertised = {ListenerName.CLIENT: _port(proxy("client-1", ports[ListenerName.CLIENT]))}
-    return [Node(1, ("broker", "controller"), ports, voter, advertised)]
+    host, port = _address(proxy("client-1", ports[ListenerName.CLIENT]))
+    return [Node(1, ("broker", "controller"), ports, voter, {ListenerName.CLIENT: port}, host)]
 
 
 def _cluster(brokers: int, owner: Owner, proxy: ProxyMaker) -> list[Node]:
@@ -246,18 +246,21 @@ def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: Prox
     # no other service listens on 127.0.1.x only.
     address = f"127.0.1.{id}"
     proxy(f"controller-{id}", controller_port, listen=f"{address}:{controller_port}")
+    host, port = _address(proxy(f"client-{id}", client))
     return Node(
         id,
         ("broker",),
         {ListenerName.CLIENT: client, ListenerName.INTERNAL: internal, ListenerName.HARNESS: harness},
         voter,
         advertised={
-            ListenerName.CLIENT: _port(proxy(f"client-{id}", client)),
-            ListenerName.INTERNAL: _port(proxy(f"replication-{id}", internal)),
+            ListenerName.CLIENT: port,
+            ListenerName.INTERNAL: _address(proxy(f"replication-{id}", internal))[1],
         },
+        client_host=host,
         controller_address=address,
     )
 
 
-def _port(proxy: Proxy) -> int:
-    return int(proxy.listen.rpartition(":")[2])
+def _address(proxy: Proxy) -> tuple[str, int]:
+    host, _, port = proxy.listen.rpartition(":")
+    return host, int(port)

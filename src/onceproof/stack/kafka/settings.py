@@ -45,6 +45,8 @@ class Node:
     """``id@host:port`` of the controller."""
     advertised: Mapping[ListenerName, int] = field(default_factory=dict)
     """Ports that are advertised instead of the real ones."""
+    client_host: str = HOST
+    """The address that is advertised to clients."""
     controller_address: str = HOST
     """Address of `CONTROLLER_NAME` for this node: for a broker of a cluster, that of its own proxy."""
 
@@ -161,7 +163,7 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
     if node.is_broker:
         advertised = {**node.ports, **node.advertised}
         advertised.pop(ListenerName.CONTROLLER, None)
-        settings["advertised.listeners"] = _addresses(advertised)
+        settings["advertised.listeners"] = _addresses(advertised, node.client_host)
         settings["inter.broker.listener.name"] = ListenerName.INTERNAL
     else:
         settings["advertised.listeners"] = (
@@ -187,5 +189,6 @@ def hosts(node: Node) -> str:
     return f"{HOST} {own}\n{node.controller_address} {CONTROLLER_NAME}\n"
 
 
-def _addresses(ports: Mapping[ListenerName, int]) -> str:
-    return ",".join(f"{listener}://{HOST}:{port}" for listener, port in ports.items())
+def _addresses(ports: Mapping[ListenerName, int], client_host: str = HOST) -> str:
+    hosts = {ListenerName.CLIENT: client_host}
+    return ",".join(f"{listener}://{hosts.get(listener, HOST)}:{port}" for listener, port in ports.items())

@@ -26,8 +26,10 @@ from onceproof.stack.selftest import Guard
 class Frames:
     """All protocol proxies of one stack, and the rules armed on them. Closed by the owner."""
 
-    def __init__(self, owner: Owner, emit: Emit) -> None:
+    def __init__(self, owner: Owner, emit: Emit, host: str = HOST) -> None:
+        """``host``: the address of this machine on which the listeners for clients are."""
         self._owner = owner
+        self.host = host
         self.emit = emit
         self.loop = ProxyLoop()
         owner.push(self.loop.close)
@@ -49,7 +51,7 @@ class Frames:
         frames = FrameProxy(
             self.loop,
             behind.name,
-            (HOST, port),
+            (self.host, port),
             Target(service, host, int(behind_port)),
             self._boards[service],
             emit=self.emit,

@@ -1,0 +1,34 @@
+"""Checks how a scenario's job is started: by ``stack.spark.submit``, and in client mode."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+from onceproof.scenario import templates
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.problem import Complaint, Loc
+
+
+def complaints(scenario: Scenario) -> Iterator[Complaint]:
+    """Why the job cannot be started as the scenario says."""
+    cluster, command = scenario.stack.spark, scenario.pipeline.command
+    parts: dict[Loc, list[str]] = {
+        ("stack", "spark", "submit"): cluster.submit if cluster is not None else [],
+        ("pipeline", "command"): command,
+    }
+    for loc, words in parts.items():
+        if any(pair == ("--deploy-mode", "cluster") for pair in pairwise(" ".join(words).replace("=", " ").split())):
+            message = "--deploy-mode cluster: the driver would run where onceproof can neither see nor end it"
+            yield Complaint(loc, message, "use --deploy-mode client, see docs/your-spark.md", at_key=True)
+    if cluster is None or not cluster.submit:
+        return
+    if command[0] != "{python}":
+        message = f"stack.spark.submit starts the job instead of {{python}}, but the command starts with {command[0]!r}"
+        yield Complaint(("pipeline", "command", 0), message, 'begin the command with "{python}", or remove submit')
+    program = templates.fill(cluster.submit[0], {"python": sys.executable})
+    if not templates.used(program) and shutil.which(program) is None:
+        message = f"stack.spark.submit: program {program!r} was not found"
+        yield Complaint(("stack", "spark", "submit", 0), message, "give its path, or put its folder on PATH")

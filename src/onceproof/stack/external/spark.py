@@ -1,0 +1,122 @@
+"""An external Spark cluster. The job is its client, with the driver on this machine (client mode).
+
+onceproof connects to the master once, to see that it can be reached; it does not start, stop or look into its processes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import psutil
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.scenario.stack import LOOPBACK, SparkStack
+from onceproof.stack.spark_settings import ExternalCluster
+
+CONNECT_S = 10.0
+"""How long the masters of a scenario's ``stack.spark`` together may take to accept a connection."""
+
+
+class ExternalSpark:
+    """Implements `onceproof.stack.api.Spark`."""
+
+    def __init__(self, spec: SparkStack) -> None:
+        self.conf = ExternalCluster(spec.master, spec.bind)
+
+    @classmethod
+    def check(cls, spec: SparkStack, where: str = "stack.spark", connect_s: float = CONNECT_S) -> ExternalSpark:
+        """The cluster, once a master accepts connections. ``where``: the settings, for people.
+
+        Raises `EnvironmentProblem` with the setting and the fix: within ``connect_s`` seconds if no master does, and at once if
+        ``spec.bind`` is not an address of this machine. Starts and changes nothing.
+        """
+        with socket.socket() as probe:
+            try:
+                probe.bind((spec.bind, 0))
+            except OSError as refused:
+                raise EnvironmentProblem(
+                    f"{where}.bind: {spec.bind} is not an address of this machine: {refused.strerror}",
+                    hint="`ip -4 addr` lists them; executors must reach it",
+                ) from None
+        said = []
+        deadline = time.monotonic() + connect_s
+        for host, port in masters(spec.master):
+            try:
+                # From the address that the driver will use.
+                with socket.create_connection((host, port), max(deadline - time.monotonic(), 0.1), (spec.bind, 0)):
+                    return cls(spec)
+            except (socket.gaierror, UnicodeError) as unknown:  # UnicodeError: it cannot be a name
+                said.append(f"the name {host} cannot be resolved: {getattr(unknown, 'strerror', unknown)}")
+            except TimeoutError:
+                said.append(f"{host}:{port} does not answer within {connect_s:g} s")
+            except OSError as refused:
+                said.append(f"{host}:{port} from {spec.bind}: {refused.strerror or refused}")
+        raise EnvironmentProblem(
+            f"{where}.master: Spark {spec.master} cannot be reached: {'; '.join(said)}",
+            hint=f"start the master, or correct {where}.master: its web page shows the address, spark://HOST:7077; "
+            f"{where}.bind must be an address of this machine from which it can be reached",
+        )
+
+    def pids(self) -> list[int]:
+        """None: executors are processes of the cluster, which may be on other machines."""
+        return []
+
+    def check_health(self) -> None:
+        """Does nothing: the cluster is external. What it does to the job shows in the job."""
+
+    def check_used(self, pids: Iterable[int]) -> None:
+        """Raise `EnvironmentProblem` if no process of the driver is connected to a master: its tasks ran elsewhere."""
+        places = set(_places(self.conf.master))
+        if not places:
+            return
+        remote: set[tuple[str, int]] = set()
+        for pid in pids:
+            with suppress(psutil.Error):
+                connections = psutil.Process(pid).net_connections("tcp")
+                remote |= {(one.raddr.ip.removeprefix("::ffff:"), one.raddr.port) for one in connections if one.raddr}
+        if remote and not remote & places:  # a driver that was just killed has no connection at all
+            raise EnvironmentProblem(
+                f"the job works, but its driver is not connected to {self.conf.master}: its tasks run elsewhere",
+                hint="the job sets another master: remove .master(...) from its code, --master from its command and spark.master "
+                "from spark-defaults.conf, or set them to {spark.master}",
+            )
+
+
+def masters(url: str) -> list[tuple[str, int]]:
+    """Host and port of each master in ``spark://HOST:PORT,HOST:PORT``."""
+    pairs = (address.rpartition(":") for address in url.removeprefix("spark://").split(","))
+    return [(host, int(port)) for host, _, port in pairs]
+
+
+def exposure(spec: SparkStack) -> str | None:
+    """A warning about the addresses of an external Spark: what others can reach, or what executors cannot; None if there is none."""
+    if not spec.external:
+        return None
+    if not ipaddress.IPv4Address(spec.bind).is_loopback:
+        return (
+            f"spark.bind {spec.bind}: the driver and the proxies in front of Kafka and Postgres listen there while the run lasts. "
+            "Every machine that can connect to that address can use them: take it only in a network that you trust, with spark.authenticate"
+        )
+    if remote := [host for host, _ in masters(spec.master) if not _on_loopback(host)]:
+        return (
+            f"spark.bind is {LOOPBACK}, but the master is on {remote[0]}: executors on other machines reach neither the driver nor "
+            "the proxies; set bind to the address of this machine that they reach"
+        )
+    return None
+
+
+def _on_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _places(url: str) -> Iterator[tuple[str, int]]:
+    for host, port in masters(url):
+        with suppress(OSError, UnicodeError):
+            for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                yield str(found[4][0]), port

@@ -1,0 +1,27 @@
+"""Spark Connect: the server is the driver, and its checkpoint writes stop at a point as those of any driver do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onceproof.run import Result
+
+pytestmark = [pytest.mark.real, pytest.mark.full]
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "anomalies"),
+    [("connect-crash-naive", "violated", ["duplicate"]), ("connect-crash", "held", [])],
+)
+def test_a_batch_is_replayed_after_a_crash_of_the_server(
+    name: str, outcome: str, anomalies: list[str], run_once: Callable[[Path], Result]
+) -> None:
+    verdict = run_once(SCENARIOS / f"{name}.yaml").verdict
+    assert (verdict.outcome.value, [finding.anomaly for finding in verdict.findings]) == (outcome, anomalies)
+    (fault,) = verdict.faults
+    assert "batch 2 was replayed and committed" in fault.evidence
