@@ -34,6 +34,10 @@ class SparkStack(Model):
     memory_mb: Annotated[int, Field(ge=512)] = Field(512, description="heap per executor, in MiB")
 
 
+class ObjectStoreStack(Model):
+    pass
+
+
 class StackSpec(Model):
     provider: Literal["embedded", "external"] = Field(
         "embedded",
@@ -47,6 +51,10 @@ class StackSpec(Model):
     postgres: PostgresStack | None = Field(default=None, description="a Postgres server: write {} to have one")
     spark: SparkStack | None = Field(
         default=None, description="a standalone Spark: write {} to have one (default: local mode)"
+    )
+    object_store: ObjectStoreStack | None = Field(
+        default=None,
+        description="an S3-compatible object store: write {} to have one, and {checkpoint} is an s3a:// URI in it",
     )
     amqp: AmqpStack | None = Field(default=None, description="an AMQP 0-9-1 broker for consumers: write {} to have one")
     registry: RegistrySpec | None = Field(default=None, description="where the schemas of framed values are")

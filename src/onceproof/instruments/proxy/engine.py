@@ -11,6 +11,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.instruments.proxy.accept import Acceptor
 from onceproof.instruments.proxy.amqp import AmqpConversation
 from onceproof.instruments.proxy.frames import Conversation, Refused
+from onceproof.instruments.proxy.http import HttpConversation
 from onceproof.instruments.proxy.kafka import KafkaConversation
 from onceproof.instruments.proxy.kafka_rewrite import Address
 from onceproof.instruments.proxy.link import NO_DESCRIPTOR, Link
@@ -116,6 +117,8 @@ class FrameProxy:
             return KafkaConversation(self.board, self._topic_names, self.name, self.address)
         if self.target.service == "amqp":
             return AmqpConversation(self.board)
+        if self.target.service == "object-store":
+            return HttpConversation(self.board)
         return PostgresConversation(self.board, self.name, encrypted=self.upstream_tls is not None)
 
     def open_on_loop(self) -> None:
