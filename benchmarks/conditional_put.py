@@ -22,11 +22,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from onceproof.stack.fetch import components
-from onceproof.stack.fetch.progress import Progress
 from onceproof.stack.object_store.server import EmbeddedObjectStore
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
-from onceproof.stack.toxiproxy.build import BINARY
 from onceproof.stack.toxiproxy.server import ToxiproxyServer
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -61,21 +59,14 @@ def race(store: S3Store, keys: int, writers: int) -> tuple[Counter[int], int, Co
     return Counter(map(len, won)), wrong, errors
 
 
-def _toxiproxy() -> Path:
-    """The proxy's program. The writers race past it; a run's object store has one."""
-    (component,) = (each for each in components.shipped() if each.name == "toxiproxy-server")
-    with Progress(show=False) as progress:
-        components.obtain(component, components.cache_folder(), progress)
-    return component.folder(components.cache_folder()) / BINARY
-
-
 def main() -> int:
     args = parser.parse_args()
     print(machine(), flush=True)
     program, _ = components.ensure_object_store()
     with Owner() as owner, tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as logs:
         (port,) = lease(owner, 1)
-        toxiproxy = ToxiproxyServer.start(owner, _toxiproxy(), Path(logs) / "toxiproxy.log", port)
+        toxiproxy = ToxiproxyServer.start(owner, components.ensure_toxiproxy(), Path(logs) / "toxiproxy.log", port)
+        # The writers race past the proxy.
         store = EmbeddedObjectStore.start(
             owner, program, Path(logs), lambda name, upstream: toxiproxy.create(name, lease(owner, 1)[0], upstream)
         )

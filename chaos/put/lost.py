@@ -58,8 +58,9 @@ class LostPut:
         except WaitTimeout as never:
             return missed(f"{request} was delivered", never.message)
         status = answer.facts["status"]
-        if status != 200:
-            return missed(f"{request} was delivered", f"the store answered {status}: nothing was written")
+        if status != 200 or "error" in answer.facts:
+            why = f"the store answered {status} {answer.facts.get('error', '')}".rstrip()
+            return missed(f"{request} was delivered", f"{why}: nothing was written")
         evidence = f"{request} was delivered and answered {status}; the answer was dropped, and the connection reset"
         return proven(evidence, wait_for_commit(context, seen))
 

@@ -28,7 +28,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(logs: Path) -> Iterator[EmbeddedObjectStore]:
-    binary = components.ensure().toxiproxy_server
+    binary = components.ensure_toxiproxy()
     program, _ = components.ensure_object_store()
     with Owner() as owner:
         toxiproxy = ToxiproxyServer.start(owner, binary, logs / "toxiproxy.log", lease(owner, 1)[0])

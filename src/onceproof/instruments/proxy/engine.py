@@ -8,10 +8,10 @@ from ssl import SSLContext
 from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.instruments.http_conversation import HttpConversation
 from onceproof.instruments.proxy.accept import Acceptor
 from onceproof.instruments.proxy.amqp import AmqpConversation
 from onceproof.instruments.proxy.frames import Conversation, Refused
-from onceproof.instruments.proxy.http import HttpConversation
 from onceproof.instruments.proxy.kafka import KafkaConversation
 from onceproof.instruments.proxy.kafka_rewrite import Address
 from onceproof.instruments.proxy.link import NO_DESCRIPTOR, Link

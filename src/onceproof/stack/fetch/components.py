@@ -153,10 +153,20 @@ def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
 
 def ensure_object_store(progress: bool = True) -> tuple[Path, tuple[Path, ...]]:
     """Fetch the object store's server and the jars of the s3a file system; return its program and them. Raises as `ensure`."""
-    (component,) = (component for component in shipped() if component.name == "seaweedfs")
+    return _one("seaweedfs", progress) / object_store_wheel.BINARY, ensure_jars("hadoop-aws", progress)
+
+
+def ensure_toxiproxy(progress: bool = True) -> Path:
+    """Only toxiproxy-server, for a program that needs no Java. Raises as `ensure`."""
+    return _one("toxiproxy-server", progress) / toxiproxy_build.BINARY
+
+
+def _one(name: str, progress: bool) -> Path:
+    """Obtain one component and return its folder."""
+    (component,) = (component for component in shipped() if component.name == name)
     with Progress(show=progress) as shown:
         obtain(component, cache_folder(), shown)
-    return component.folder(cache_folder()) / object_store_wheel.BINARY, ensure_jars("hadoop-aws", progress)
+    return component.folder(cache_folder())
 
 
 def status() -> list[ComponentStatus]:

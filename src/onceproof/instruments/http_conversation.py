@@ -5,6 +5,7 @@ h11 finds where each message ends; the bytes themselves pass as they came.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -17,6 +18,7 @@ from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interes
 _LONGEST_HEAD = 64 * 1024
 #: A TLS record that begins a handshake.
 _HANDSHAKE = b"\x16"
+_ERROR = re.compile(rb"<Error>\s*<Code>(\w+)</Code>")
 
 
 class _Message:
@@ -113,7 +115,7 @@ class HttpConversation:
             whole = self._from_server[: len(self._from_server) - len(data)]
             frame = self._watched.pop(number, None)
             assert isinstance(answer.head, h11.Response), "h11 has returned the end of an answer"
-            pieces.append(whole if frame is None else Answer(whole, frame, {"status": answer.head.status_code}))
+            pieces.append(whole if frame is None else Answer(whole, frame, _facts(answer.head, whole)))
             self._from_server, self._answer = b"", None
             self._open.popleft()
         return [*pieces, data] if data else pieces
@@ -135,6 +137,12 @@ class HttpConversation:
         kind, facts = described(head)
         if self._interest.active and self._interest.wants(kind):
             self._stopped = Frame(b"", kind, facts, self._sent)
+
+
+def _facts(head: h11.Response, raw: bytes) -> dict[str, Any]:
+    """The status of an answer, and S3's code for an error. A copy may fail with status 200 and an error in the body."""
+    error = _ERROR.search(raw)
+    return {"status": head.status_code, **({} if error is None else {"error": error[1].decode()})}
 
 
 def described(head: h11.Request) -> tuple[str, dict[str, Any]]:

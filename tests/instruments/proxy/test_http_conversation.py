@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceproof.instruments.http_conversation import HttpConversation
 from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Piece
-from onceproof.instruments.proxy.http import HttpConversation
-from onceproof.instruments.proxy.rules import Condition
+from onceproof.instruments.proxy.loop import ProxyLoop
+from onceproof.instruments.proxy.rules import Condition, Rule
 
+from .echo import Proxied
 from .wire import Everything, cut, joined
 
 
@@ -75,6 +82,16 @@ def test_a_request_that_nobody_wants_passes_before_it_is_complete() -> None:
     assert joined(conversation.from_client(large[-50:])) == large[-50:]
 
 
+def test_an_error_in_the_body_of_a_copy_is_found() -> None:
+    conversation = HttpConversation(Everything("put"))
+    (copy,) = frames(conversation.from_client(COPY))
+    conversation.watch(copy)
+    body = b'<?xml version="1.0"?>\n<Error><Code>InternalError</Code></Error>'
+    (answer,) = conversation.from_server(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert isinstance(answer, Answer)
+    assert answer.facts == {"status": 200, "error": "InternalError"}
+
+
 def test_bytes_that_are_not_http_pass_unread() -> None:
     conversation = HttpConversation(Everything("put"))
     assert joined(conversation.from_client(b"\x00\x01\r\n\r\n")) == b"\x00\x01\r\n\r\n"
@@ -86,3 +103,87 @@ def test_bytes_that_are_not_http_pass_unread() -> None:
 def test_tls_is_refused_with_the_setting_to_change() -> None:
     with pytest.raises(Encrypted, match="http:// endpoint"):
         HttpConversation(Everything("put")).from_client(b"\x16\x03\x01")
+
+
+class Files(ThreadingHTTPServer):
+    """Keeps what is PUT, and refuses keys that end with ``no``."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Files
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        refused = self.path.endswith("no")
+        if not refused:
+            self.server.kept[self.path] = body
+        self.send_response(500 if refused else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def files() -> Iterator[Files]:
+    server = Files()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def proxied(loop: ProxyLoop, files: Files) -> Iterator[Proxied]:
+    made = Proxied(loop, files.server_port, "object-store")
+    yield made
+    made.proxy.cut()
+
+
+def put(proxied: Proxied, path: str) -> int:
+    client = http.client.HTTPConnection("127.0.0.1", proxied.proxy.port, timeout=10)
+    try:
+        client.request("PUT", path, b"v1")
+        return client.getresponse().status
+    finally:
+        client.close()
+
+
+def test_the_answer_to_one_put_is_lost_and_its_client_is_reset(proxied: Proxied, files: Files) -> None:
+    rule = Rule(Condition("put", key="/commits/3$"), "drop-answer")
+    proxied.board.arm(rule)
+    assert put(proxied, "/bucket/q/commits/2") == 200
+    with pytest.raises(ConnectionResetError):
+        put(proxied, "/bucket/q/commits/3")
+    assert rule.wait_for_answer(rule.hits[0], 5).facts == {"status": 200}
+    assert files.kept["/bucket/q/commits/3"] == b"v1"
+    assert put(proxied, "/bucket/q/commits/3") == 200  # the client tries again
+
+
+def test_a_held_put_arrives_when_it_is_released(proxied: Proxied, files: Files) -> None:
+    rule = Rule(Condition("put", key="/commits/3$"), "park")
+    proxied.board.arm(rule)
+    found: list[int] = []
+    client = threading.Thread(target=lambda: found.append(put(proxied, "/bucket/q/commits/3")))
+    client.start()
+    rule.wait_for_hit(5)
+    assert files.kept == {}
+    rule.release()
+    client.join(10)
+    assert found == [200]
+
+
+def test_the_answers_to_puts_are_read_without_holding_them(proxied: Proxied) -> None:
+    rule = Rule(Condition("put"), "park", times=None)
+    rule.release()
+    proxied.board.arm(rule)
+    assert [put(proxied, "/bucket/no"), put(proxied, "/bucket/yes")] == [500, 200]
+    assert [hit.answer and hit.answer.facts["status"] for hit in rule.hits] == [500, 200]
