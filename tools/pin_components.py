@@ -76,7 +76,7 @@ ALONE = {
     # For the Hadoop that pyspark brings; the SDK's version is the one in hadoop-project's pom.
     "hadoop-aws": [
         f"org.apache.hadoop:hadoop-aws:{HADOOP}",
-        # The manager of checkpoint files that uses conditional writes. Spark published this module up to 4.1.2 only.
+        # A manager of checkpoint files that writes an entry with one PUT. Spark published this module up to 4.1.2 only.
         "org.apache.spark:spark-hadoop-cloud_2.13:4.1.2",
         "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
         *(f"software.amazon.awssdk:{module}:{AWS_SDK}" for module in AWS_MODULES),

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import HIT_S, at_plan, wait_for_commit
@@ -75,7 +76,7 @@ class RejectedPut:
             return missed(never.message, f"it refused {len(self._refused())} of {len(self._put.rule.hits)} requests")
         self.heal(context)
         statuses = ", ".join(sorted({str(hit.answer.facts["status"]) for hit in refused if hit.answer is not None}))
-        evidence = f"the store refused {len(refused)} requests for the entry, with {statuses}; the first was {describe_put(refused[0].frame)}"
+        evidence = f"the store refused {times(len(refused), 'request')} for the entry, with {statuses}; the first was {describe_put(refused[0].frame)}"
         return proven(evidence, wait_for_commit(context, seen))
 
     def heal(self, context: FaultContext) -> None:

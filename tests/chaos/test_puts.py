@@ -12,7 +12,7 @@ from onceproof.faults.contract import SpecProblem
 from onceproof.judge.findings import Outcome
 from onceproof.run import Result
 
-STATE = Path(__file__).parents[1] / "scenarios" / "object-store-state.yaml"
+HERE = Path(__file__).parents[1] / "scenarios"
 KINDS = ("lost-put", "slow-put", "rejected-put")
 
 
@@ -72,6 +72,18 @@ def test_the_naive_twin_duplicates_the_replayed_batch(naive: str, run_once: Call
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_state_of_rocksdb_in_the_object_store_survives_crashes(run_once: Callable[[str | Path], Result]) -> None:
-    verdict = run_once(STATE).verdict
+    verdict = run_once(HERE / "object-store-state.yaml").verdict
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert [fault.hit for fault in verdict.faults] == [True, True]
+
+
+@pytest.mark.real
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_another_manager_of_checkpoint_files_writes_through_ours(run_once: Callable[[str | Path], Result]) -> None:
+    verdict = run_once(HERE / "object-store-one-put.yaml").verdict
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    lost, crash = verdict.faults
+    assert lost.hit and crash.hit
+    (request, *_) = map(str, lost.evidence)
+    assert "PUT onceproof/checkpoint/flights/commits/2 was delivered" in request  # not a copy of a temporary object
