@@ -64,6 +64,9 @@ class CheckpointDamage:
         if not problems and "commit" in spec.what and spec.at.point is not Point.AFTER_COMMIT_LOG:
             message = f"at {spec.at.point.value} Spark has not written the commit entry of batch {spec.at.batch} yet"
             problems.append(SpecProblem(("at", "point"), message, "use after-commit-log"))
+        if scenario.stack.object_store is not None:
+            message = "only a checkpoint in a local folder can be damaged, and this one is in the stack's object store"
+            problems.append(SpecProblem(("target",), message, "remove object_store from the stack"))
         return problems
 
     @classmethod

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
+from onceproof.sinks.checkpoint_files import files_of
 from onceproof.sinks.errors import CheckpointUnreadable, OffsetGap
 
 Vector = dict[str, dict[str, int]]
@@ -51,20 +51,14 @@ class Progress:
 
 
 class Checkpoint:
-    """The checkpoint of one query, as its driver can read it: a local folder, given as a path or a ``file:`` URI."""
+    """The checkpoint of one query, as its driver can read it; for ``location`` see `onceproof.sinks.checkpoint_files`."""
 
     def __init__(self, location: str | Path) -> None:
-        parts = urlsplit(str(location))
-        if parts.scheme not in ("", "file"):
-            raise CheckpointUnreadable(
-                f"the checkpoint {location} is on {parts.scheme}:, but the sink can only read a local folder",
-                hint="put the checkpoint on a file system that is mounted on the driver's machine",
-            )
-        self._folder = Path(unquote(parts.path) if parts.scheme else str(location))
+        self._files = files_of(location)
 
     def query_id(self) -> str:
         """The id that Spark gave the query. It stays the same as long as the checkpoint exists."""
-        return str(json.loads(self._text("metadata"))["id"])
+        return str(json.loads(self._files.text("metadata"))["id"])
 
     def ranges(self, batch: int) -> Ranges:
         """The offset ranges of ``batch``. Raises `CheckpointUnreadable`."""
@@ -74,19 +68,19 @@ class Checkpoint:
         for source, offsets in enumerate(start):
             # A source without an offset yet ("-") begins where it was first resolved, before batch 0. A stream that the query
             # reads twice (a self-join) is one source with two lines; its start is stored under the number of the first line.
-            if offsets is None and end[source] in end[:source] and not (self._folder / f"sources/{source}/0").exists():
+            if offsets is None and end[source] in end[:source] and not self._files.exists(f"sources/{source}/0"):
                 continue
             merged.update(offsets if offsets is not None else self._initial(source))
         return Ranges(batch, merged, {topic: ends for offsets in end if offsets for topic, ends in offsets.items()})
 
     def _planned(self, batch: int) -> list[Vector | None]:
-        version, _metadata, *sources = self._text(f"offsets/{batch}").splitlines()
+        version, _metadata, *sources = self._files.text(f"offsets/{batch}").splitlines()
         self._demand_v1(version, f"offsets/{batch}")
         return [None if line == "-" else self._vector(line, f"offsets/{batch}") for line in sources]
 
     def _initial(self, source: int) -> Vector:
         # SPARK-19517: the Kafka source starts this file with a zero byte, so that Spark 2.1.0 can read it.
-        version, _, offsets = self._text(f"sources/{source}/0").lstrip("\0").partition("\n")
+        version, _, offsets = self._files.text(f"sources/{source}/0").lstrip("\0").partition("\n")
         self._demand_v1(version, f"sources/{source}/0")
         return self._vector(offsets, f"sources/{source}/0")
 
@@ -96,26 +90,16 @@ class Checkpoint:
             return {topic: {str(p): int(o) for p, o in ends.items()} for topic, ends in found.items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise CheckpointUnreadable(
-                f"{self._folder / name} holds {text!r}, which is not the offsets of a Kafka source",
+                f"{self._files.path(name)} holds {text!r}, which is not the offsets of a Kafka source",
                 hint="all sources of the query must be Kafka",
             ) from error
 
     def _demand_v1(self, version: str, name: str) -> None:
         if version != "v1":
             raise CheckpointUnreadable(
-                f"{self._folder / name} has format {version!r}, but this sink reads only 'v1'",
+                f"{self._files.path(name)} has format {version!r}, but this sink reads only 'v1'",
                 hint="set spark.sql.streaming.offsetLog.formatVersion to 1 for a new checkpoint",
             )
-
-    def _text(self, name: str) -> str:
-        path = self._folder / name
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise CheckpointUnreadable(
-                f"cannot read {path}: {error.strerror}",
-                hint="give the sink the same folder as the query's checkpointLocation",
-            ) from error
 
 
 def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision:

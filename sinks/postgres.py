@@ -58,7 +58,7 @@ class PostgresAppend:
 
     ``conninfo`` is a libpq URI or string; put the password into a passfile. The table must exist; columns are matched by name.
     ``pipeline`` is the logical name under which progress is stored: it must stay the same over restarts and be used by one
-    query only, and it outlives the checkpoint. ``checkpoint`` is the query's ``checkpointLocation``, a local folder.
+    query only, and it outlives the checkpoint. ``checkpoint`` is the query's ``checkpointLocation``.
 
     Assumes: Kafka sources only; micro-batches in the default, synchronous mode (asynchronous progress tracking and
     real-time mode do not tie a batch to an offset range); the same rows whenever a batch is replayed, so no ``rand()``,

@@ -123,6 +123,7 @@ def test_sinks_do_not_import_the_harness() -> None:
         "confluent_kafka",
         "pyarrow",
         "pyspark",
+        "py4j",
         *sys.stdlib_module_names,
     }
     foreign = [

@@ -21,6 +21,26 @@ COMPILER = "3.42.0"
 POSTGRES_DRIVER = "42.7.12"
 QPID = "9.2.0"
 DELTA = "4.4.0"
+HADOOP = "3.5.0"
+AWS_SDK = "2.35.4"
+
+#: The modules of the AWS SDK that the s3a file system needs, 12 MB. Hadoop names the SDK's bundle of 600 MB instead.
+AWS_MODULES = (
+    *("annotations", "apache-client", "arns", "auth", "aws-core", "aws-json-protocol", "aws-query-protocol"),
+    *("aws-xml-protocol", "checksums", "checksums-spi", "crt-core", "endpoints-spi", "http-auth", "http-auth-aws"),
+    *("http-auth-aws-eventstream", "http-auth-spi", "http-client-spi", "identity-spi", "json-utils", "metrics-spi"),
+    *(
+        "netty-nio-client",
+        "profiles",
+        "protocol-core",
+        "regions",
+        "retries",
+        "retries-spi",
+        "s3",
+        "s3-transfer-manager",
+    ),
+    *("sdk-core", "sts", "third-party-jackson-core", "url-connection-client", "utils", "utils-lite"),
+)
 
 #: Resolved with all of their run-time dependencies.
 WITH_DEPENDENCIES = {
@@ -53,6 +73,16 @@ ALONE = {
         f"io.delta:delta-kernel-api:{DELTA}",
         f"io.delta:delta-kernel-defaults:{DELTA}",
     ],
+    # For the Hadoop that pyspark brings; the SDK's version is the one in hadoop-project's pom.
+    "hadoop-aws": [
+        f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+        # A manager of checkpoint files that writes an entry with one PUT. Spark published this module up to 4.1.2 only.
+        "org.apache.spark:spark-hadoop-cloud_2.13:4.1.2",
+        "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+        *(f"software.amazon.awssdk:{module}:{AWS_SDK}" for module in AWS_MODULES),
+        "software.amazon.eventstream:eventstream:1.0.1",
+        "org.reactivestreams:reactive-streams:1.0.4",
+    ],
     # Its only dependency, checker-qual, consists of annotations.
     "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],
     # The program itself. Its dependencies are all plugins, one of which needs an artifact that is not published.
@@ -66,6 +96,7 @@ VERSIONS = {
     "postgres-driver": POSTGRES_DRIVER,
     "qpid-broker": QPID,
     "delta": DELTA,
+    "hadoop-aws": HADOOP,
 }
 
 

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from onceproof.api.faults import Fence as Fence
     from onceproof.api.faults import LateRequest as LateRequest
     from onceproof.api.faults import LostAck as LostAck
+    from onceproof.api.faults import LostPut as LostPut
     from onceproof.api.faults import LostRequest as LostRequest
     from onceproof.api.faults import Partition as Partition
     from onceproof.api.faults import Reject as Reject
+    from onceproof.api.faults import RejectedPut as RejectedPut
     from onceproof.api.faults import Slow as Slow
+    from onceproof.api.faults import SlowPut as SlowPut
     from onceproof.api.faults import Stall as Stall
     from onceproof.api.faults import fault as fault
     from onceproof.api.histories import import_history as import_history

@@ -16,11 +16,17 @@ from onceproof.scenario_files.explain import validate
 
 @pytest.fixture
 def scenario() -> Callable[..., Scenario]:
-    def make(*, brokers: int = 3, postgres: bool = True, **pipeline: Any) -> Scenario:
+    def make(
+        *, brokers: int = 3, postgres: bool = True, object_store: dict[str, Any] | None = None, **pipeline: Any
+    ) -> Scenario:
         return Scenario.model_validate(
             {
                 "name": "made-for-a-test",
-                "stack": {"kafka": {"brokers": brokers}, "postgres": {} if postgres else None},
+                "stack": {
+                    "kafka": {"brokers": brokers},
+                    "postgres": {} if postgres else None,
+                    "object_store": object_store,
+                },
                 "input": [{"topic": "flights", "dataset": "flights", "partitions": 2}],
                 "pipeline": {"command": ["true"], "prepare": {"topics": {"out": {"partitions": 3}}}} | pipeline,
                 "outputs": {"out": {"topic": "out", "identity": ["id"]}},

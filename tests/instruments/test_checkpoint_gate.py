@@ -7,10 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.store import MemoryStore
 
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.checkpoint_gate import GATES, CheckpointGate
+from onceproof.instruments.checkpoint_mirror import CheckpointMirror
 from onceproof.scenario.points import Point
 
 Seen = tuple[str, int, Point]
@@ -380,3 +383,37 @@ def test_drivers_can_wait_at_every_point_that_is_a_log_write() -> None:
         Point.AFTER_COMMIT_LOG,
         Point.STATE_PARTLY_COMMITTED,
     )
+
+
+def test_a_checkpoint_in_an_object_store_is_read_before_a_report_is_acted_on(tmp_path: Path, struck: Struck) -> None:
+    store, copy = MemoryStore(), tmp_path / "copy"
+    mirror = CheckpointMirror(store, "runs/7", "s3a://bucket/runs/7", copy, on_failure=struck.failures.append)
+    gate = CheckpointGate(
+        tmp_path / "socket",
+        copy,
+        wanted=lambda: [(2, Point.AFTER_SINK_COMMIT), (2, Point.AFTER_OFFSET_LOG)],
+        on_point=struck,
+        on_failure=struck.failures.append,
+        mirror=mirror,
+    )
+    gate.start()
+    try:
+        driver = Driver(gate)
+        driver.open(Path("/not/of/this/run"), "q")
+        driver.send("1 open s3a://another/runs/7/q/offsets")
+        assert driver.answer() == "go 1"
+        driver.send("2 open s3a://bucket/runs/7/q/offsets")
+        assert driver.answer() == "go 2"
+        assert gate.serves("q")
+        driver.send("3 create s3a://bucket/runs/7/q/commits/2")
+        assert driver.answer() == "go 3"
+        obstore.put(store, "runs/7/q/offsets/2", b"v1")
+        driver.die()
+        successor = Driver(gate)
+        successor.send("1 open s3a://bucket/runs/7/q/offsets")  # a replay: planned and not committed in the store
+        assert successor.answer() == "go 1"
+        assert struck.points == [("q", 2, Point.AFTER_SINK_COMMIT), ("q", 2, Point.AFTER_OFFSET_LOG)]
+        assert (copy / "q" / "offsets" / "2").read_bytes() == b"v1"
+        assert struck.failures == []
+    finally:
+        gate.close()

@@ -180,7 +180,9 @@ def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         "postgres-driver",
         "qpid-broker",
         "delta",
+        "hadoop-aws",
         "toxiproxy-server",
+        "seaweedfs",
     ]
 
 

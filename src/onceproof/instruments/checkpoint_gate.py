@@ -5,6 +5,9 @@ at which writes to wait, and then reports each write of ``offsets/N`` and ``comm
 the driver waits, inside that create or rename, until the fault has struck. Of the state files of a batch all but the first
 wait before their rename, so that the state is partly written when a fault strikes. If the harness dies, the kernel closes
 its sockets and every driver continues.
+
+A checkpoint in an object store is read through a local copy (`onceproof.instruments.checkpoint_mirror`), which is brought up to
+date before a report of the driver is acted on.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from onceproof.base.line_server import LineServer
+from onceproof.instruments.checkpoint_mirror import CheckpointMirror
 from onceproof.scenario.points import Point
 
 #: Spark's setting for the manager of checkpoint files. A job that sets it uses a manager of its own.
@@ -50,7 +54,7 @@ _TURN_S = 30.0
 _MEET_S = 5.0
 """How long the gate and the watcher wait for each other to report the same rename. It takes milliseconds."""
 
-_LINE = re.compile(r"(\d+) (\w+) (/.*)")
+_LINE = re.compile(r"(\d+) (\w+) ([a-z][a-z0-9+.-]*://[^/]*)?(/.*)")
 
 
 class _Meeting:
@@ -86,6 +90,8 @@ class CheckpointGate:
 
     An attempt at a batch begins when the driver creates ``offsets/N``. A replay begins when a query opens its log and finds
     ``offsets/N`` without ``commits/N``: the driver waits there, and has reached ``after-offset-log`` once more.
+
+    With a ``mirror`` the checkpoints are in an object store, and ``root`` is their local copy.
     """
 
     def __init__(
@@ -96,8 +102,10 @@ class CheckpointGate:
         wanted: Callable[[], Iterable[tuple[int, Point]]],
         on_point: Callable[[str, int, Point, int], threading.Event | None],
         on_failure: Callable[[BaseException], object],
+        mirror: CheckpointMirror | None = None,
     ) -> None:
         self.path = path
+        self._mirror = mirror
         self._root = Path(os.path.normpath(root.absolute()))  # without .., as `_handle` normalizes a driver's paths
         self._wanted = wanted
         self._on_point = on_point
@@ -195,7 +203,11 @@ class CheckpointGate:
         if match is None:
             raise ValueError(f"a driver's checkpoint file system sent {line!r}, which is not a message of its protocol")
         number, moment = int(match[1]), match[2]
-        where = Path(os.path.normpath(unquote(match[3], errors="surrogateescape")))
+        where = self._read(moment, match[3] or "", unquote(match[4], errors="surrogateescape"))
+        if where is None:
+            if number:
+                reply(f"go {number}")
+            return
         if moment == "open":
             query = self._query(where.parent)
             self._open(driver, query, where, lambda: reply(f"go {number}"))
@@ -219,6 +231,16 @@ class CheckpointGate:
             reply(f"go {number}")
         else:
             _thread(self._wait_turn, driver, query, batch, lambda: reply(f"go {number}"))
+
+    def _read(self, moment: str, server: str, path: str) -> Path | None:
+        """Where to read a file that a driver names; None if it is in an object store, and in no checkpoint of the run."""
+        path = os.path.normpath(path)
+        if not server:
+            return Path(path)
+        where = self._mirror.local(server + path) if self._mirror is not None else None
+        if self._mirror is not None and where is not None and moment != "create":
+            self._mirror.refresh()
+        return where
 
     def _open(self, driver: _Driver, query: str | None, log: Path, go: Callable[[], None]) -> None:
         """A query starts: with a new batch, or with the replay of one that is planned and not committed."""

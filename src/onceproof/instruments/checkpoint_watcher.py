@@ -122,7 +122,7 @@ class CheckpointWatcher:
 
     ``on_log(query, batch, point)`` runs in the watcher's thread, at once: a fault that must strike before the next log
     write strikes inside this call. A query's name is its checkpoint's path below ``root``, or ``root``'s own name.
-    ``expected`` names queries that will start, however late.
+    ``expected`` names queries that will start, however late. ``refresh`` brings ``root`` up to date if it is a copy.
     """
 
     def __init__(
@@ -133,8 +133,10 @@ class CheckpointWatcher:
         start_of_driver: Callable[[], int],
         on_log: OnLog,
         expected: Sequence[str] = (),
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
         self.root = root
+        self._refresh = refresh
         self._expected = tuple(expected)
         self._clock = clock
         self._start_of_driver = start_of_driver
@@ -236,7 +238,9 @@ class CheckpointWatcher:
         return (self.folder(query) / log / str(batch)).exists()
 
     def folder(self, query: str) -> Path:
-        """The query's checkpoint. If nothing was seen of it yet (it may wait in its first write), its name gives the path."""
+        """The query's checkpoint, up to date. If nothing was seen of it yet (it may wait in its first write), its name gives the
+        path."""
+        self._refresh()
         return self.queries().get(query, self.root if query == self.root.name else self.root / query)
 
     def has_started(self) -> bool:

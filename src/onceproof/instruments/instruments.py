@@ -7,13 +7,17 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from onceproof.base.timeline import Timeline
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER, CheckpointGate
+from onceproof.instruments.checkpoint_mirror import CheckpointMirror
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.failpoints import FailpointServer, Parked, SinkEvent
 from onceproof.scenario.points import Point
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 _PAST_THE_GATE = (
     "query {query} writes its checkpoint past onceproof's checkpoint file system: faults are placed by watching its files, "
@@ -37,6 +41,14 @@ class Listener(Protocol):
     def on_sink_event(self, event: SinkEvent) -> None: ...
 
 
+class ObjectStore(Protocol):
+    """The part of `onceproof.stack.api.ObjectStore` that this module uses."""
+
+    checkpoint: str
+    folder: str
+    bucket: S3Store
+
+
 class Checkable(Protocol):
     """The part of the protocol proxy that this module uses."""
 
@@ -56,8 +68,12 @@ class Instruments:
         start_of_driver: Callable[[], int],
         expected: Sequence[str],
         frames: Checkable | None,
+        store: ObjectStore | None = None,
     ) -> None:
-        """``sockets``: a private folder with a short path. ``expected``: names of queries that will start, however late."""
+        """``sockets``: a private folder with a short path. ``expected``: names of queries that will start, however late.
+
+        With a ``store`` the checkpoints are there, and the folder ``checkpoint`` is a copy of them.
+        """
         self.failpoint_socket = sockets / "failpoints"
         self.gate_folder = sockets / "checkpoint"
         self._timeline = timeline
@@ -65,8 +81,24 @@ class Instruments:
         self._frames = frames
         self._past_the_gate: set[str] = set()
         self._ending = ExitStack()
+        self._mirror = (
+            None
+            if store is None
+            else CheckpointMirror(
+                store.bucket,
+                store.folder,
+                store.checkpoint,
+                checkpoint,
+                on_failure=lambda failure: self.watcher.fail(failure),
+            )
+        )
         self.watcher = CheckpointWatcher(
-            checkpoint, clock=timeline.now, start_of_driver=start_of_driver, on_log=self._on_log, expected=expected
+            checkpoint,
+            clock=timeline.now,
+            start_of_driver=start_of_driver,
+            on_log=self._on_log,
+            expected=expected,
+            **({} if self._mirror is None else {"refresh": self._mirror.refresh}),
         )
         self.gate = CheckpointGate(
             self.gate_folder,
@@ -74,6 +106,7 @@ class Instruments:
             wanted=listener.wanted,
             on_point=listener.on_write,
             on_failure=self.watcher.fail,
+            mirror=self._mirror,
         )
         self._failpoints = FailpointServer(
             self.failpoint_socket,
@@ -86,6 +119,9 @@ class Instruments:
         with ExitStack() as ending:
             ending.callback(self.watcher.stop)
             self.watcher.start()
+            if self._mirror is not None:
+                ending.callback(self._mirror.stop)
+                self._mirror.start()
             ending.callback(self.gate.close)
             self.gate.start()
             ending.callback(self._failpoints.close)

@@ -80,13 +80,19 @@ class Command:
             )
         fetched = components.ensure()
         fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
+        program = None
+        if scenario.stack.object_store is not None:
+            program, s3a = components.ensure_object_store()
+            fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *s3a))
         frames = survey or reads_frames(scenario.chaos)
 
         def start(owner: Owner, folder: Path, timeline: Timeline) -> Stack:
             if profile is not None:
                 provider = ComposeStack if isinstance(profile, ComposeProfile) else ExternalStack
                 return provider.start(scenario, profile, owner, folder, fetched, timeline)
-            stack = EmbeddedStack.start(scenario.stack, owner, folder, fetched, timeline, read_frames=frames)
+            stack = EmbeddedStack.start(
+                scenario.stack, owner, folder, fetched, timeline, read_frames=frames, object_store=program
+            )
             if survey and stack.frames is not None:
                 watch(stack.frames, timeline)
             return stack
@@ -116,6 +122,7 @@ class SparkJob:
             start_of_driver=lambda: self._job.current_start,
             expected=scenario.pipeline.queries,
             frames=stack.frames,
+            store=stack.object_store,
         )
         self._watcher = self._instruments.watcher
         strikes = any(strikes_tasks(fault) for fault in scenario.faults(FaultSpec))
@@ -140,6 +147,7 @@ class SparkJob:
         if (spark := self._scenario.stack.spark) is not None and (warning := exposure(spark)) is not None:
             self._timeline.emit("warning", message=warning)
         # For the environment only: every user of the machine can read the command in the list of processes.
+        store = stack.object_store
         hidden = {} if stack.postgres is None else {"postgres.password": stack.postgres.password}
         scratch = owner.scratch / "job"
         scratch.mkdir()
@@ -154,11 +162,15 @@ class SparkJob:
                 scratch=scratch,
                 passfile=stack.postgres.passfile if stack.postgres is not None else None,
                 failpoints=self._instruments.failpoint_socket,
-                own={name: fill(value, {**values, **hidden}) for name, value in spec.env.items()},
+                own={
+                    **(store.environment if store is not None else {}),
+                    **{name: fill(value, {**values, **hidden}) for name, value in spec.env.items()},
+                },
                 secrets=spec.secrets,
                 checkpoint=CheckpointFiles(jar, gate) if jar else None,
                 cluster=stack.spark.conf if stack.spark is not None else None,
                 events=self._events,
+                defaults=store.settings() if store is not None else {},
             ),
             owner=owner,
             timeline=self._timeline,
@@ -251,7 +263,7 @@ def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
         "kafka.security": stack.kafka.client_security.protocol,
         "kafka.ca": stack.kafka.client_security.ca,
         "kafka.truststore": stack.kafka.client_security.truststore,
-        "checkpoint": str(directory.checkpoint),
+        "checkpoint": str(directory.checkpoint) if stack.object_store is None else stack.object_store.checkpoint,
         "here": str(execution.here),
         "python": sys.executable,
     }

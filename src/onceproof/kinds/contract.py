@@ -110,7 +110,8 @@ def stack_services(spec: StackSpec) -> tuple[str, ...]:
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
     postgres = ["Postgres"] if spec.postgres is not None else []
     spark = [] if spec.spark is None else [spark_service(spec.spark)]
-    return (kafka, *postgres, *spark, "Toxiproxy in front of every client listener")
+    store = [] if spec.object_store is None else ["an S3-compatible object store for checkpoints"]
+    return (kafka, *postgres, *spark, *store, "Toxiproxy in front of every client listener")
 
 
 def spark_service(spark: SparkStack) -> str:

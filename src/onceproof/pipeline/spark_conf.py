@@ -54,6 +54,7 @@ def spark_environment(
     checkpoint: CheckpointFiles | None = None,
     cluster: Cluster | ExternalCluster | None = None,
     events: Path | None = None,
+    defaults: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The Spark variables that the harness changes in a job's environment, which would otherwise be ``users``.
 
@@ -66,7 +67,7 @@ def spark_environment(
     - ``MASTER``, if there is a ``cluster``: spark-submit would overwrite ``spark.master`` among the system properties, and
       reads this variable last of all.
 
-    ``events`` is the folder for `event_log`. ``SPARK_CONF_DIR`` is not changed: a folder per run would be on the class path,
+    ``events`` is the folder for `event_log`; ``defaults`` are further settings. ``SPARK_CONF_DIR`` is not changed: a folder per run would be on the class path,
     and the class archive could not be used.
     """
     # The jar comes last: a class archive made without it still fits a class path that continues after the archive's own.
@@ -83,6 +84,7 @@ def spark_environment(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **(checkpoint.settings() if checkpoint is not None else {}),
         **(event_log(events) if events is not None else {}),
+        **(defaults or {}),
     }
     secret = []
     if cluster is not None:
@@ -113,6 +115,7 @@ def job_environment(
     checkpoint: CheckpointFiles | None = None,
     cluster: Cluster | ExternalCluster | None = None,
     events: Path | None = None,
+    defaults: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The whole environment of the job.
 
@@ -140,5 +143,6 @@ def job_environment(
         checkpoint=checkpoint,
         cluster=cluster,
         events=events,
+        defaults=defaults,
     )
     return {**users, **sparks}

@@ -90,6 +90,10 @@ class SparkStack(Model):
         return self.master != STANDALONE
 
 
+class ObjectStoreStack(Model):
+    pass
+
+
 class StackSpec(Model):
     provider: Literal["embedded", "external"] = Field(
         "embedded",
@@ -104,6 +108,10 @@ class StackSpec(Model):
     spark: SparkStack | None = Field(
         default=None,
         description="a standalone Spark, {}, or your own: {master: spark://HOST:PORT} (default: local mode)",
+    )
+    object_store: ObjectStoreStack | None = Field(
+        default=None,
+        description="an S3-compatible object store: write {} to have one, and {checkpoint} is an s3a:// URI in it",
     )
     amqp: AmqpStack | None = Field(default=None, description="an AMQP 0-9-1 broker for consumers: write {} to have one")
     registry: RegistrySpec | None = Field(default=None, description="where the schemas of framed values are")

@@ -24,7 +24,7 @@ MEANINGS = {
     "postgres.database": "its name",
     "postgres.password": "the user's password: only in values of pipeline.env, and never stored",
     "spark.master": "address of the stack's Spark cluster, for a job that sets its master itself",
-    "checkpoint": "folder for the checkpoints of the job's queries",
+    "checkpoint": "folder for the checkpoints of the job's queries; with an object store its s3a:// URI",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
     "table.NAME": "Parquet file of a static table of prepare.tables",
     "output.NAME": "where an output is stored: the topic's or table's name, or the folder's path",

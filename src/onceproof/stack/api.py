@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from obstore.store import S3Store
+
     from onceproof.instruments.proxy.frames import Reply
     from onceproof.instruments.proxy.rules import Rule
     from onceproof.stack.spark_settings import Cluster, ExternalCluster
@@ -181,15 +183,38 @@ class Spark(Protocol):
         """Raise `EnvironmentProblem` if the driver with these processes demonstrably does not use the cluster."""
 
 
+class ObjectStore(Protocol):
+    """An S3-compatible object store with one bucket, which is the run's."""
+
+    checkpoint: str
+    """Address of the folder of the run's checkpoints, as Hadoop writes it: ``s3a://BUCKET/FOLDER``."""
+    folder: str
+    """The same folder, as the start of the keys in the bucket."""
+    bucket: S3Store
+    """The bucket for the harness, past the proxy."""
+    proxy: Proxy
+    environment: Mapping[str, str]
+    """Variables with the credentials of the pipeline. They enter the job's environment, and are never stored."""
+
+    def settings(self) -> dict[str, str]:
+        """Spark's settings for clients: the proxy's address and the form of the URLs, without credentials."""
+
+    def refuse_writes(self, folder: str) -> None:
+        """From now on really refuse each PUT below ``folder`` of the bucket; return once one was refused."""
+
+    def accept_writes(self) -> None:
+        """Undo `refuse_writes`, and return once a PUT was accepted. Idempotent."""
+
+
 class FrameRules(Protocol):
     """The protocol proxies between the pipeline and its services (`onceproof.stack.toxiproxy.framed`)."""
 
     def check(self) -> None:
         """Raise `EnvironmentProblem` if a proxy failed, or had to refuse a connection."""
 
-    def arm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None: ...
+    def arm(self, service: Literal["kafka", "postgres", "object-store"], rule: Rule) -> None: ...
 
-    def disarm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None:
+    def disarm(self, service: Literal["kafka", "postgres", "object-store"], rule: Rule) -> None:
         """End the rule and release the frames that it holds. Idempotent."""
 
     def listen(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
@@ -214,6 +239,10 @@ class Stack(Protocol):
     @property
     def spark(self) -> Spark | None:
         """None if the job's tasks run in its driver."""
+
+    @property
+    def object_store(self) -> ObjectStore | None:
+        """None if checkpoints are in local folders."""
 
     spark_class_path: tuple[Path, ...]
     """Jars of Spark's Kafka connector, for ``SPARK_DIST_CLASSPATH``."""

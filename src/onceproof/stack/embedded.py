@@ -13,6 +13,7 @@ import confluent_kafka
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
+from onceproof.instruments.proxy.loop import Service
 from onceproof.scenario.stack import StackSpec
 from onceproof.stack import postgres as postgres_module
 from onceproof.stack import selftest
@@ -22,6 +23,7 @@ from onceproof.stack.fetch.components import Components
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.node import KafkaProgram
 from onceproof.stack.kafka.settings import HOST
+from onceproof.stack.object_store.server import EmbeddedObjectStore
 from onceproof.stack.postgres import EmbeddedPostgres
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
@@ -42,10 +44,12 @@ class EmbeddedStack:
         postgres: EmbeddedPostgres | None,
         frames: Frames | None = None,
         spark: SparkCluster | ExternalSpark | None = None,
+        object_store: EmbeddedObjectStore | None = None,
     ) -> None:
         self.files = files
         self.frames = frames
         self.spark = spark
+        self.object_store = object_store
         self.kafka = kafka
         self.postgres = postgres
         self.toxiproxy = toxiproxy
@@ -66,10 +70,11 @@ class EmbeddedStack:
         timeline: Timeline,
         *,
         read_frames: bool = False,
+        object_store: Path | None = None,
     ) -> Self:
-        """Start Toxiproxy, then Kafka, Postgres and Spark in parallel, and check that no connection bypasses a proxy.
+        """Start Toxiproxy, then Kafka, Postgres, Spark and the object store in parallel, and check that no connection bypasses a proxy.
 
-        With ``read_frames`` the pipeline's connections also pass through the protocol proxy.
+        ``object_store`` is the program of the object store. With ``read_frames`` the pipeline's connections also pass through the protocol proxy.
         Logs go to ``run_dir/logs``, data below the owner's scratch folder. Emits ``stack.starting`` and ``stack.ready``
         (with ``seconds``) for each service. Raises `ServiceFailed` with the last log lines of a service that died.
         """
@@ -80,13 +85,13 @@ class EmbeddedStack:
         frames = Frames(owner, timeline.emit, host) if read_frames else None
 
         def make_proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
-            for_clients = name == "postgres" or name.startswith("client-")
+            for_clients = name in ("postgres", "object-store") or name.startswith("client-")
             address = listen or f"{host if for_clients and frames is None else HOST}:{lease(owner, 1)[0]}"
             proxy = ToxiproxyProxy(toxiproxy, name, address, f"{HOST}:{upstream_port}")
             proxy.create()
-            if frames is None or not for_clients:
-                return proxy
-            return frames.in_front_of(proxy, "postgres" if name == "postgres" else "kafka")
+            services: dict[str, Service] = {"postgres": "postgres", "object-store": "object-store"}
+            service = "kafka" if name.startswith("client-") else services.get(name)
+            return proxy if frames is None or service is None else frames.in_front_of(proxy, service)
 
         def start_toxiproxy() -> ToxiproxyServer:
             (port,) = lease(owner, 1)
@@ -110,15 +115,22 @@ class EmbeddedStack:
             assert spec.spark is not None
             return SparkCluster.start(spec.spark, owner, logs, components)
 
+        def start_object_store() -> EmbeddedObjectStore:
+            assert object_store is not None, "fetched for a scenario that has one"
+            return EmbeddedObjectStore.start(owner, object_store, logs, make_proxy)
+
         timed = timeline.timed
         toxiproxy = timed("toxiproxy", start_toxiproxy)
         # A ThreadPool, because its threads are daemons: after an interrupt the program does not wait for a half-started
         # service, which the owner is about to kill.
-        with ThreadPool(3) as pool:
+        with ThreadPool(4) as pool:
             kafka = pool.apply_async(timed, ("kafka", start_kafka))
             postgres = pool.apply_async(timed, ("postgres", start_postgres)) if spec.postgres is not None else None
             spark = (
                 pool.apply_async(timed, ("spark", start_spark)) if spec.spark is not None and external is None else None
+            )
+            store = (
+                pool.apply_async(timed, ("object-store", start_object_store)) if spec.object_store is not None else None
             )
             stack = cls(
                 components,
@@ -128,6 +140,7 @@ class EmbeddedStack:
                 postgres.get() if postgres is not None else None,
                 frames,
                 spark.get() if spark is not None else external,
+                store.get() if store is not None else None,
             )
         timed("self-test", stack.self_test)
         # After the self-test, whose cuts would disturb it; the pipeline's first transaction is seconds away.
@@ -147,18 +160,27 @@ class EmbeddedStack:
         nodes = [node.service.pid for node in self.kafka.nodes.values() if node.is_running()]
         guarded = selftest.guards(self.kafka, self.postgres, self.toxiproxy.service.pid)
         guarded += self.frames.guards() if self.frames is not None else []
+        if self.object_store is not None:
+            guarded.append(
+                selftest.Guard(
+                    self.object_store.port, "the object store", frozenset({self.toxiproxy.service.pid, os.getpid()})
+                )
+            )
         tasks = self.spark.pids() if self.spark is not None else []
         return selftest.bypasses(guarded, [*pids, *tasks, *nodes, os.getpid()])
 
     def proxies(self) -> list[Proxy]:
         """Every proxy of the stack."""
-        return [*self.kafka.proxies.values(), *([self.postgres.proxy] if self.postgres is not None else [])]
+        others = [self.postgres, self.object_store]
+        return [*self.kafka.proxies.values(), *(service.proxy for service in others if service is not None)]
 
     def check_health(self) -> None:
         """Raise `ServiceFailed`, with the last log lines, if a service ended without a fault having ended it."""
         self.kafka.check_health()
         if self.spark is not None:
             self.spark.check_health()
+        if self.object_store is not None:
+            self.object_store.check_health()
         if self.frames is not None:
             self.frames.check()
         services = [self.toxiproxy.service]

@@ -8,6 +8,7 @@ from ssl import SSLContext
 from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.instruments.http_conversation import HttpConversation
 from onceproof.instruments.proxy.accept import Acceptor
 from onceproof.instruments.proxy.amqp import AmqpConversation
 from onceproof.instruments.proxy.frames import Conversation, Refused
@@ -116,6 +117,8 @@ class FrameProxy:
             return KafkaConversation(self.board, self._topic_names, self.name, self.address)
         if self.target.service == "amqp":
             return AmqpConversation(self.board)
+        if self.target.service == "object-store":
+            return HttpConversation(self.board)
         return PostgresConversation(self.board, self.name, encrypted=self.upstream_tls is not None)
 
     def open_on_loop(self) -> None:

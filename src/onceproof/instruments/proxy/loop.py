@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: A control call only changes the loop's own tables, or opens a listener.
 _CONTROL_S = 10.0
 
-Service = Literal["kafka", "postgres", "amqp"]
+Service = Literal["kafka", "postgres", "amqp", "object-store"]
 
 
 Emit = Callable[..., object]

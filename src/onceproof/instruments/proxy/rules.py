@@ -28,6 +28,7 @@ Cut = Literal["reset", "close", "silence"]
 
 POSTGRES_KINDS = ("commit", "statement")
 AMQP_KINDS = ("basic.ack", "tx.commit")
+HTTP_KINDS = ("put",)
 _NEAR_KEPT = 5
 
 
@@ -55,7 +56,8 @@ def describe_pattern(pattern: object) -> str | None:
 class Condition:
     """What a frame must match: every field that is given. A text is a regular expression that must match anywhere in the value.
 
-    ``kind`` is an API of Kafka (``EndTxn``), ``commit`` or ``statement`` for Postgres, ``basic.ack`` or ``tx.commit`` for AMQP.
+    ``kind`` is an API of Kafka (``EndTxn``), ``commit`` or ``statement`` for Postgres, ``basic.ack`` or ``tx.commit`` for AMQP,
+    ``put`` for an object store.
     Raises `UsageError`.
     """
 
@@ -70,11 +72,14 @@ class Condition:
     transaction: str | None = None
     """Postgres: matches any statement since the connection was last idle, this one included (a table's name, for a COMMIT)."""
 
+    key: str | None = None
+    """Object store: matches the object's key, with the bucket before it."""
+
     def __post_init__(self) -> None:
-        known = [*api_names(), *POSTGRES_KINDS, *AMQP_KINDS]
+        known = [*api_names(), *POSTGRES_KINDS, *AMQP_KINDS, *HTTP_KINDS]
         if self.kind not in known:
             raise UsageError(f"no request is named {self.kind!r}", hint=suggest(self.kind, known))
-        for name in ("transactional_id", "sql", "transaction"):
+        for name in ("transactional_id", "sql", "transaction", "key"):
             try:
                 re.compile(getattr(self, name) or "")
             except re.error as wrong:
@@ -93,6 +98,7 @@ class Condition:
             "transactional_id": [facts.get("transactional_id")],
             "sql": [facts.get("sql")],
             "transaction": facts.get("transaction", ()),
+            "key": [facts.get("key")],
         }
         for name, found in texts.items():
             wanted = getattr(self, name)
@@ -241,7 +247,7 @@ class Rule:
     def describe(self) -> str:
         c = self.condition
         wanted = {"topic": c.topic, "transactional id": c.transactional_id, "committed": c.committed}
-        wanted |= {"text": c.sql, "transaction": c.transaction}
+        wanted |= {"text": c.sql, "transaction": c.transaction, "key": c.key}
         parts = [
             f"{words} in its {name}" if (words := describe_pattern(value)) is not None else f"{name} {value!r}"
             for name, value in wanted.items()

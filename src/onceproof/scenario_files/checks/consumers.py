@@ -42,6 +42,9 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             "consumers need an AMQP broker, and the stack has none",
             "add 'amqp: {}' under stack",
         )
+    if scenario.stack.object_store is not None:
+        message = "the object store is for checkpoints, and consumers have none"
+        yield Complaint(("stack", "object_store"), message, "remove it", at_key=True)
     if len(scenario.input) > 1:
         message = f"consumers can take from only one input so far, and there are {len(scenario.input)}"
         yield Complaint(("input", 1), message, "for several queues, set the partitions of one input")

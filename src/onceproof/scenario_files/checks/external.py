@@ -40,6 +40,11 @@ def complaints(scenario: Scenario, profile: StackProfile) -> Iterator[Complaint]
         message = f"consumers need services of their own, and --stack {profile.name} names an external stack"
         yield Complaint(("pipeline", "consumers"), message, "run it without --stack", at_key=True)
         return
+    if scenario.stack.object_store is not None:
+        message = (
+            f"the object store is a service of the embedded stack, and --stack {profile.name} names an external one"
+        )
+        yield Complaint(("stack", "object_store"), message, "run it without --stack", at_key=True)
     if scenario.stack.postgres is not None and profile.postgres is None:
         message = f"the scenario uses Postgres, and [stack.{profile.name}] has none"
         hint = f'add postgres = {{uri = "postgresql://USER@HOST/DATABASE"}} to [stack.{profile.name}]'

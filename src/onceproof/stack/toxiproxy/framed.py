@@ -33,7 +33,7 @@ class Frames:
         self.emit = emit
         self.loop = ProxyLoop()
         owner.push(self.loop.close)
-        self._boards: dict[Service, Board] = {"kafka": Board(), "postgres": Board()}
+        self._boards: dict[Service, Board] = {"kafka": Board(), "postgres": Board(), "object-store": Board()}
         self.topic_names: dict[bytes, str] = {}
         self.proxies: list[FramedProxy] = []
 

@@ -24,7 +24,8 @@ import java.util.regex.Pattern;
  * This JVM's connection to the harness: a Unix socket in a folder that only the harness's user can enter.
  *
  * <p>The protocol is lines of text. The harness begins with {@code park LOG NUMBER MOMENT} for each place at which a writer
- * has to wait, then sends {@code go}. The JVM sends {@code ID MOMENT PATH} for each log write; an ID other than 0 asks for
+ * has to wait, then sends {@code go}. The JVM sends {@code ID MOMENT PATH} for each log write, the path with its scheme and
+ * authority unless it is local; an ID other than 0 asks for
  * {@code go ID}, and the writer waits for it. There is no time limit: when the harness dies, however it dies, the kernel
  * closes its socket, and every writer continues. Without a harness nothing is sent and no writer waits.
  */
@@ -53,23 +54,27 @@ final class Harness {
         await(greeted);
     }
 
-    /** Spark has created a manager for this folder. The harness learns of it before anything is written into a log. */
-    void opened(Path folder) {
+    /**
+     * Spark has created a manager for this folder. The harness learns of it before anything is written into a log.
+     *
+     * @param server empty for a local folder, else what comes before the path: {@code s3a://bucket}
+     */
+    void opened(String server, Path folder) {
         String name = String.valueOf(folder.getFileName());
         if (name.equals("offsets") || name.equals("commits")) {
-            send("open", folder, true);
+            send("open", server, folder, true);
         }
     }
 
     /** A write reached {@code moment}: create, rename (about to be renamed) or renamed. Returns when it may continue. */
-    void reached(String moment, Path file) {
+    void reached(String moment, String server, Path file) {
         String place = connected ? place(file) : null;
         if (place == null) {
             return;
         }
         boolean park = rules.contains(place + " " + moment);
         if (park || !place.startsWith("state") && !moment.equals("rename")) {
-            send(moment, file, park);
+            send(moment, server, file, park);
         }
     }
 
@@ -96,7 +101,7 @@ final class Harness {
         return null;
     }
 
-    private void send(String moment, Path path, boolean answer) {
+    private void send(String moment, String server, Path path, boolean answer) {
         if (!connected) {
             return;
         }
@@ -105,7 +110,7 @@ final class Harness {
         if (answer) {
             waiting.put(id, go);
         }
-        unsent.add(id + " " + moment + " " + path.toUri().getRawPath() + "\n");
+        unsent.add(id + " " + moment + " " + server + path.toUri().getRawPath() + "\n");
         if (answer) {
             if (!connected) {
                 go.countDown(); // the harness left after the check above and before waiting.put: nothing else releases it

@@ -1,0 +1,75 @@
+"""Slow PUT: the batch's entry in the commit log arrives at the object store late. The sink has committed long before."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.frames import at_plan, wait_for_commit
+from onceproof.faults.placement import committed
+from onceproof.faults.puts import PutSpec, StoppedPut, describe_put, put_placement, put_problems
+from onceproof.instruments.proxy.rules import now
+from onceproof.scenario.model import FaultSpec, Scenario
+
+
+class SlowPutSpec(PutSpec):
+    fault: Literal["slow-put"]
+    by_ms: PositiveInt = Field(3000, le=60_000, description="how long the request is held, milliseconds")
+
+
+@faults.register("slow-put")
+class SlowPut:
+    """The PUT of commits/N is held before it reaches the object store, and then delivered."""
+
+    Spec: ClassVar[type[FaultSpec]] = SlowPutSpec
+    about: ClassVar[str] = "the commit log's entry arrives at the object store late"
+
+    def __init__(self, spec: SlowPutSpec) -> None:
+        self._spec = spec
+        self._put = StoppedPut("park")
+
+    @classmethod
+    def reads_frames(cls, spec: SlowPutSpec) -> bool:
+        return True
+
+    @classmethod
+    def problems(cls, spec: SlowPutSpec, scenario: Scenario) -> list[SpecProblem]:
+        return put_problems(spec, scenario)
+
+    @classmethod
+    def placement(cls, spec: SlowPutSpec, scenario: Scenario) -> Placement:
+        proof = f"the request was held for {spec.by_ms} ms, and the entry was not there meanwhile"
+        return put_placement(spec, proof, scenario)
+
+    def matches(self, seen: Occurrence) -> bool:
+        return at_plan(seen)
+
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._put.arm(context, seen)
+
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        hit = self._put.wait_for_put(context, seen)
+        if isinstance(hit, Proof):
+            return hit
+        by_s = self._spec.by_ms / 1000
+        wait_until(
+            f"the request to be {self._spec.by_ms} ms late",
+            lambda: now() - hit.seen_at >= by_s or hit.client_left_at is not None,
+            deadline_s=by_s + 10,
+        )
+        missing = not committed(context, seen.query, seen.batch)
+        self._put.rule.release()
+        held_s = now() - hit.seen_at
+        gave_up = "; the client closed the connection meanwhile" if hit.client_left_at is not None else ""
+        evidence = (
+            f"{describe_put(hit.frame)} was held for {held_s:.3f} s, commits/{seen.batch} was "
+            f"{'missing' if missing else 'there'} at the end{gave_up}"
+        )
+        return Proof(missing and (held_s >= by_s or bool(gave_up)), (evidence, wait_for_commit(context, seen)))
+
+    def heal(self, context: FaultContext) -> None:
+        self._put.close(context)

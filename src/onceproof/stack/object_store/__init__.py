@@ -1,0 +1,1 @@
+"""An S3-compatible object store on loopback, for checkpoints that are not local."""
