@@ -11,6 +11,8 @@ import shutil
 import signal
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +20,7 @@ import psycopg
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -34,6 +37,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.authority import RunAuthority
 from onceproof.instruments.proxy.tls import UpstreamTls
+from onceproof.stack.external.client_files import escaped, quoted
 from onceproof.stack.fetch.components import Components
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.node import KafkaProgram
@@ -43,13 +47,32 @@ from onceproof.stack.processes.ports import lease
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-512"]
 
-ADMIN, JOB = ("admin", "admin-secret"), ("job", "job-secret")
+ADMIN, HARNESS = ("admin", "admin-secret"), ("onceproof", "harness-secret")
+JOB = ("job", 'job "s=e#c\\ret')  # every character that the file of a Java client must escape
 PREFIX = "t-"
 """The job may use topics, groups and transactional ids that begin with this."""
 
+_Right = tuple[ResourceType, str, AclOperation]
+_OP = AclOperation
+_TOPIC, _GROUP, _ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID  # type: ignore[attr-defined]
+#: What docs/your-cluster.md asks for, as prefixes of names (``*``: any name); and what clients of the proxy do in `tests/instruments/proxy`.
+RIGHTS: dict[str, list[_Right]] = {
+    HARNESS[0]: [
+        *((_TOPIC, "onceproof-", each) for each in (_OP.CREATE, _OP.READ, _OP.WRITE, _OP.DELETE, _OP.ALTER_CONFIGS)),
+        (_GROUP, "onceproof-", AclOperation.READ),
+        (_ID, "onceproof-", AclOperation.WRITE),  # for the fault aborted-input only
+    ],
+    JOB[0]: [
+        *((kind, PREFIX, AclOperation.ALL) for kind in (_TOPIC, _GROUP, _ID)),
+        *((_TOPIC, "onceproof-", each) for each in (AclOperation.READ, AclOperation.WRITE)),
+        (_ID, "*", AclOperation.WRITE),
+        (_GROUP, "onceproof-", AclOperation.READ),  # for the Kafka sink of `onceproof.sinks` only
+    ],
+}
+
 
 class ForeignKafka:
-    """Three nodes, each broker and controller. `ADMIN` may do anything, `JOB` what the ACLs allow it."""
+    """Three nodes, each broker and controller. `ADMIN` may do anything, `HARNESS` and `JOB` what `RIGHTS` lists."""
 
     def __init__(self, owner: Owner, folder: Path, components: Components) -> None:
         self.authority = RunAuthority.create(folder / "authority")
@@ -73,7 +96,7 @@ class ForeignKafka:
         for node in self._client:
             self.start(node)
         self.wait_for_brokers()
-        self._admit_job()
+        self._admit()
 
     @property
     def upstream(self) -> UpstreamTls:
@@ -110,6 +133,30 @@ class ForeignKafka:
         admin = self.admin()  # the call is abandoned when its client is
         admin.create_topics([NewTopic(name, partitions, 3)])[name].result(30)
 
+    @contextmanager
+    def denied(self, user: str, prefix: str, operation: AclOperation) -> Iterator[None]:
+        """In the block ``user`` may not do this to topics with the prefix. A denial is stronger than a permission."""
+        acl = AclBinding(
+            _TOPIC, prefix, ResourcePatternType.PREFIXED, f"User:{user}", "*", operation, AclPermissionType.DENY
+        )
+        admin = self.admin()
+        admin.create_acls([acl])[acl].result(30)
+        try:
+            yield
+        finally:
+            found = AclBindingFilter(
+                _TOPIC, prefix, ResourcePatternType.PREFIXED, f"User:{user}", "*", operation, AclPermissionType.DENY
+            )
+            admin.delete_acls([found])[found].result(30)
+
+    def quota(self, user: str, **rates: int) -> None:
+        """Set quotas of a user (``producer_byte_rate``, ...); none: remove that of producers."""
+        changes = [f"{name}={rate}" for name, rate in rates.items()]
+        what = ("--add-config", ",".join(changes)) if changes else ("--delete-config", "producer_byte_rate")
+        where = f"{HOST}:{next(iter(self._internal.values()))}"
+        command = ("kafka.admin.ConfigCommand", "--bootstrap-server", where, "--alter", "--entity-type", "users")
+        assert self._java(f"quota-{len(changes)}", *command, "--entity-name", user, *what).wait(60) == 0
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """The broker that leads; -1 for none."""
         found = self.admin().list_topics(topic, timeout=10)
@@ -129,7 +176,7 @@ class ForeignKafka:
 
     def _settings(self, node: int, keystore: Path) -> str:
         plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        users = " ".join(f'user_{name}="{password}"' for name, password in (ADMIN, JOB))
+        users = escaped(" ".join(f"user_{name}={quoted(password)}" for name, password in (ADMIN, HARNESS, JOB)))
         own = "listener.name.foreign"
         settings = {
             "process.roles": "broker,controller",
@@ -174,22 +221,23 @@ class ForeignKafka:
 
         wait_until("three brokers", all_there, deadline_s=90)
 
-    def _admit_job(self) -> None:
+    def _admit(self) -> None:
         admin = self.admin()
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         secret = UserScramCredentialUpsertion(JOB[0], scram, JOB[1].encode())
-        kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+        pattern, allow = ResourcePatternType, AclPermissionType.ALLOW
         acls = [
             AclBinding(
                 kind,
-                PREFIX,
-                ResourcePatternType.PREFIXED,
-                f"User:{JOB[0]}",
+                name,
+                pattern.LITERAL if name == "*" else pattern.PREFIXED,
+                f"User:{user}",
                 "*",
-                AclOperation.ALL,
-                AclPermissionType.ALLOW,
+                operation,
+                allow,
             )
-            for kind in kinds
+            for user, rights in RIGHTS.items()
+            for kind, name, operation in rights
         ]
         for done in (*admin.alter_user_scram_credentials([secret]).values(), *admin.create_acls(acls).values()):
             done.result(30)
@@ -279,6 +327,11 @@ class ForeignPostgres:
             "connect_timeout": 10,
         }
         return conninfo.make_conninfo(**{**settings, **more})
+
+    def version(self) -> str:
+        """``15.18``"""
+        with psycopg.connect(self.conninfo()) as connection:
+            return str(connection.info.parameter_status("server_version")).split()[0]
 
     def _answers(self) -> bool:
         self.service.check_running()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from common import plain_append, read_topic, spark_session
+from common import plain_append, read_topic, spark_kafka_security, spark_session
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
@@ -74,6 +74,7 @@ def main() -> None:
         stream = (
             records.writeStream.format("kafka")
             .option("kafka.bootstrap.servers", args.kafka)
+            .options(**spark_kafka_security())
             .option("topic", args.output)
         )
     elif args.naive:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from common import departures, spark_session
+from common import departures, spark_kafka_security, spark_session
 from pyspark.sql import functions as f
 
 COLUMNS = ["src_partition", "src_offset", "carrier", "flight", "tailnum", "origin", "dest", "sched_dep", "dep_delay"]
@@ -29,6 +29,7 @@ def main() -> None:
         flights.select(f.col("tailnum").alias("key"), value.alias("value"))
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", args.kafka)
+        .options(**spark_kafka_security())
         .option("topic", args.output)
         .option("checkpointLocation", args.checkpoint)
         .option("kafka.acks", args.acks)

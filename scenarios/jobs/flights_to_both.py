@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, kafka_security, spark_session
 from pyspark.sql import DataFrame
 
 from onceproof.sinks.kafka import KafkaTransactional
@@ -44,6 +44,7 @@ def main() -> None:
         progress_topic=args.progress,
         checkpoint=args.checkpoint,
         key="tailnum",
+        config=kafka_security("LIBRDKAFKA_PROPERTIES"),
         commit_timeout_s=args.kafka_commit_timeout,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, kafka_security, spark_session
 
 from onceproof.sinks.kafka import KafkaTransactional
 
@@ -29,6 +29,7 @@ def main() -> None:
         progress_topic=args.progress,
         checkpoint=args.checkpoint,
         key="tailnum",
+        config=kafka_security("LIBRDKAFKA_PROPERTIES"),
         commit_timeout_s=args.commit_timeout,
         commit_attempts=args.commit_attempts,
     )

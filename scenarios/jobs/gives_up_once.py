@@ -10,7 +10,7 @@ import argparse
 from typing import Any
 
 import pyarrow as pa
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, kafka_security, spark_session
 from confluent_kafka import Producer
 
 from onceproof.sinks.kafka import KafkaTransactional
@@ -89,6 +89,7 @@ def main() -> None:
         progress_topic=args.progress,
         checkpoint=args.checkpoint,
         key="tailnum",
+        config=kafka_security("LIBRDKAFKA_PROPERTIES"),
         give_up_in=args.give_up_in,
     )
     flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)

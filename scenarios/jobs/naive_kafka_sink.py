@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from common import COLUMNS, flights_with_planes, spark_session
+from common import COLUMNS, flights_with_planes, spark_kafka_security, spark_session
 from pyspark.sql import functions as f
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -24,6 +24,7 @@ def main() -> None:
         flights.select(f.col("tailnum").alias("key"), value.alias("value"))
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", args.kafka)
+        .options(**spark_kafka_security())
         .option("topic", args.output)
         .option("checkpointLocation", args.checkpoint)
         .start()

@@ -11,7 +11,7 @@ import json
 import uuid
 from pathlib import Path
 
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, kafka_security, spark_session
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql import DataFrame
 
@@ -35,6 +35,7 @@ def main() -> None:
             "transactional.id": f"departures-{uuid.uuid4()}",
             "partitioner": "murmur2_random",
             "metadata.recovery.strategy": "none",
+            **kafka_security("LIBRDKAFKA_PROPERTIES"),
         }
     )
     producer.init_transactions(_ANSWER_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 import psycopg
-from common import flights_with_planes, spark_session
+from common import flights_with_planes, spark_kafka_security, spark_session
 from psycopg import sql
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -42,7 +42,8 @@ def main() -> None:
                     copy.write_row(row)
         value = f.to_json(f.struct(*batch.columns), {"ignoreNullFields": "false"})
         records = batch.select(f.col("tailnum").alias("key"), value.alias("value"))
-        records.write.format("kafka").option("kafka.bootstrap.servers", args.kafka).option("topic", args.output).save()
+        options = {"kafka.bootstrap.servers": args.kafka, "topic": args.output, **spark_kafka_security()}
+        records.write.format("kafka").options(**options).save()
 
     flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
     query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()

@@ -129,6 +129,7 @@ def qualify(
         typer.Option(metavar="DIR", help="Folder in which to create the qualification's directory.", file_okay=False),
     ] = Path("onceproof-runs"),
     seed: Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")] = None,
+    stack: Stack = None,
 ) -> None:
     """Try each kind of fault at each point of a job's batches.
 
@@ -151,7 +152,9 @@ def qualify(
     with failing_well(output):
         from onceproof.cli.qualify import qualify as begin
 
-        raise typer.Exit(begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output))
+        raise typer.Exit(
+            begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output, stack=stack)
+        )
 
 
 @app.command(epilog=EXIT_CODES, rich_help_panel=_RUN)

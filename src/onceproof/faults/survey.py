@@ -44,17 +44,21 @@ _WATCHED: tuple[tuple[Target, str], ...] = (
 )
 
 
-def watch(frames: FrameRules, timeline: Timeline) -> None:
-    """Record the frames by which the job commits and writes, without stopping any."""
+def watch(frames: FrameRules, timeline: Timeline, known_as: Callable[[str], str]) -> None:
+    """Record the frames by which the job commits and writes, without stopping any.
+
+    ``known_as`` returns the name that the scenario's file uses for a topic, as `Scenario.known_as`.
+    """
     for service, kind in _WATCHED:
-        frames.arm(service, Rule(Condition(kind), "park", name="survey", proceed=_recorder(service, timeline)))
+        recorder = _recorder(service, timeline, known_as)
+        frames.arm(service, Rule(Condition(kind), "park", name="survey", proceed=recorder))
 
 
-def _recorder(service: Target, timeline: Timeline) -> Callable[[Frame], bool]:
+def _recorder(service: Target, timeline: Timeline, known_as: Callable[[str], str]) -> Callable[[Frame], bool]:
     counts: Counter[str] = Counter()
 
     def record(frame: Frame) -> bool:
-        facts = _facts_of(frame)
+        facts = _facts_of(frame, known_as)
         if facts is None:
             return False
         key = _similarity_key(frame.kind, facts)
@@ -75,12 +79,12 @@ def _similarity_key(kind: str, facts: Mapping[str, Any]) -> str:
     return f"{kind} {facts['topics']} {facts['committed']} {fixed_id}"
 
 
-def _facts_of(frame: Frame) -> dict[str, Any] | None:
+def _facts_of(frame: Frame, known_as: Callable[[str], str]) -> dict[str, Any] | None:
     """The facts to record of a frame; None if it writes nothing."""
     facts = frame.facts
     if frame.kind in ("EndTxn", "Produce"):
         return {
-            "topics": list(facts.get("topics") or ()),
+            "topics": [known_as(topic) for topic in facts.get("topics") or ()],
             "transactional_id": facts.get("transactional_id"),
             "committed": facts.get("committed"),
         }

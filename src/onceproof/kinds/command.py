@@ -82,12 +82,14 @@ class Command:
         frames = survey or reads_frames(scenario.chaos)
 
         def start(owner: Owner, folder: Path, timeline: Timeline) -> Stack:
+            stack: Stack
             if profile is not None:
                 provider = ComposeStack if isinstance(profile, ComposeProfile) else ExternalStack
-                return provider.start(scenario, profile, owner, folder, fetched, timeline)
-            stack = EmbeddedStack.start(scenario.stack, owner, folder, fetched, timeline, read_frames=frames)
+                stack = provider.start(scenario, profile, owner, folder, fetched, timeline)
+            else:
+                stack = EmbeddedStack.start(scenario.stack, owner, folder, fetched, timeline, read_frames=frames)
             if survey and stack.frames is not None:
-                watch(stack.frames, timeline)
+                watch(stack.frames, timeline, scenario.known_as)
             return stack
 
         return start
@@ -248,6 +250,8 @@ def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
         "kafka.security": stack.kafka.client_security.protocol,
         "kafka.ca": stack.kafka.client_security.ca,
         "kafka.truststore": stack.kafka.client_security.truststore,
+        "kafka.properties": stack.kafka.client_security.properties,
+        "kafka.librdkafka": stack.kafka.client_security.librdkafka,
         "checkpoint": str(directory.checkpoint),
         "here": str(execution.here),
         "python": sys.executable,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # not in __all__
 
 from onceproof.base.errors import EnvironmentProblem
@@ -129,6 +130,9 @@ def _tls_cause(text: str) -> tuple[str, str]:
     return "the TLS handshake failed", "see kafka.tls"
 
 
+_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
 def _refused(profile: StackProfile, topic: str, error: KafkaError) -> EnvironmentProblem:
     where, said = _where(profile), error.str()
     if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -136,7 +140,7 @@ def _refused(profile: StackProfile, topic: str, error: KafkaError) -> Environmen
             f"{where} has a topic {topic} that this run did not create: it is left as it is",
             hint=f"it may be left from a killed run: `onceproof cleanup --stack {profile.name}`",
         )
-    if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+    if error.code() in _DENIED:
         user = profile.kafka.sasl.username if profile.kafka.sasl is not None else "ANONYMOUS"
         return EnvironmentProblem(
             f"{where}: {user!r} may not create topic {topic}: {said}",
@@ -144,7 +148,36 @@ def _refused(profile: StackProfile, topic: str, error: KafkaError) -> Environmen
             f"with the prefix onceproof-: kafka-acls --add --allow-principal User:{user} --operation All "
             "--topic onceproof- --resource-pattern-type prefixed",
         )
-    return EnvironmentProblem(f"{where} would not create topic {topic}: {said}", hint="see the scenario's partitions")
+    hint = "see the scenario's partitions"
+    if error.code() == KafkaError.POLICY_VIOLATION:
+        hint = "its create.topic.policy refuses it: see the scenario's partitions and prepare.topics, or ask its administrator"
+    return EnvironmentProblem(f"{where} would not create topic {topic}: {said}", hint=hint)
+
+
+class Throttling:
+    """How long Kafka has delayed the requests of the harness by quotas, over all of its clients. Thread-safe."""
+
+    def __init__(self, profile: StackProfile) -> None:
+        self._profile = profile
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+
+    def seen(self, event: ThrottleEvent) -> None:
+        """``throttle_cb`` of a client: called for each answer that a broker delayed, and once when the delay is over."""
+        with self._lock:
+            self._seconds += event.throttle_time
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` after ``connect_s`` seconds of delay: such a run shows nothing."""
+        if self._seconds <= self._profile.connect_s:
+            return
+        user = self._profile.kafka.sasl.username if self._profile.kafka.sasl is not None else "ANONYMOUS"
+        raise EnvironmentProblem(
+            f"{_where(self._profile)} has a quota for {user!r} and has delayed its requests by {self._seconds:.0f} s so far",
+            hint="its administrator can raise or remove it: kafka-configs --alter --entity-type users "
+            f"--entity-name {user} --delete-config producer_byte_rate,consumer_byte_rate,request_percentage,"
+            "controller_mutation_rate; or feed less: input.rows of the scenario",
+        )
 
 
 class ExternalKafka(Topics):
@@ -169,13 +202,14 @@ class ExternalKafka(Topics):
         self.client_bootstrap = client_bootstrap
         self.client_security = client_security or KafkaSecurity()
         self.harness_bootstrap = profile.kafka.bootstrap
+        self.throttling = Throttling(profile)
 
     def admin(self, *, asking_not: int | None = None) -> AdminClient:
         others = [f"{host}:{port}" for id, (host, port) in self._addresses.items() if id != asking_not]
         return AdminClient({**self.harness_client(), "bootstrap.servers": ",".join(others)})
 
     def harness_client(self) -> dict[str, Any]:
-        return harness_client(self._profile, self._names)
+        return {**harness_client(self._profile, self._names), "throttle_cb": self.throttling.seen}
 
     def is_own(self, topic: str) -> bool:
         return topic.startswith(self._names.prefix)
@@ -190,6 +224,16 @@ class ExternalKafka(Topics):
                 answer.result()
             except KafkaException as refused:
                 raise _refused(self._profile, name, refused.args[0]) from None
+        self._check_delete()
+
+    def _check_delete(self) -> None:
+        """Raise `EnvironmentProblem` if the run could not delete its topics. Kafka answers that for a topic that does not exist."""
+        admin, name = self.admin(), self._names.topic("no-such-topic")
+        try:
+            admin.delete_topics([name], request_timeout=self._profile.connect_s)[name].result()
+        except KafkaException as refused:
+            if refused.args[0].code() in _DENIED:
+                raise self._lacking(AclOperation.DELETE) from None
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """As `Topics.create_topic`, and its records never expire. Raises `EnvironmentProblem`, also for a missing right."""
@@ -198,6 +242,7 @@ class ExternalKafka(Topics):
         try:
             super().create_topic(name, partitions, {**_KEEP, **(config or {})})
         except EnvironmentProblem as problem:
+            self.throttling.check()
             refused = problem.__cause__
             if not isinstance(refused, KafkaException):
                 raise
@@ -213,13 +258,16 @@ class ExternalKafka(Topics):
         allowed = asked[name].result().authorized_operations
         if allowed is None:
             return  # this cluster does not say
-        for right, purpose in _RIGHTS.items():
+        for right in _RIGHTS:
             if right not in allowed:
-                raise EnvironmentProblem(
-                    f"{_where(self._profile)}: the right {right.name} on topics {self._names.prefix}* is missing, "
-                    f"which onceproof needs to {purpose}",
-                    hint=f"its administrator can allow {right.name} on topics with the prefix onceproof-",
-                )
+                raise self._lacking(right)
+
+    def _lacking(self, right: AclOperation) -> EnvironmentProblem:
+        return EnvironmentProblem(
+            f"{_where(self._profile)}: the right {right.name} on topics {self._names.prefix}* is missing, "
+            f"which onceproof needs to {_RIGHTS[right]}",
+            hint=f"its administrator can allow {right.name} on topics with the prefix onceproof-",
+        )
 
     def log_folders(self, topic: str) -> dict[int, Path]:
         """None: the brokers' files are on other machines."""

@@ -134,6 +134,8 @@ _CAUSES = (
     ("does not match host name", "its certificate is for another name", "see the host in postgres.uri"),
     ("does not support SSL", "it does not speak TLS", "remove postgres.tls"),
     ("no encryption", "it refuses connections without TLS, or this user or address", "add postgres.tls = {ca = ...}"),
+    ("too many connections", "it has no connection left for this user", "raise the role's CONNECTION LIMIT or max_connections"),
+    ("remaining connection slots", "it has no connection left for this user", "raise max_connections, or end idle sessions"),
     ("no pg_hba.conf entry", "it refuses this user, database or address", "see its pg_hba.conf"),
     ("does not exist", "the database or the user does not exist", "see postgres.uri"),
 )  # fmt: skip
