@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
@@ -251,6 +252,8 @@ class ForeignPostgres:
     def __init__(self, owner: Owner, folder: Path) -> None:
         found = shutil.which("postgres")
         if found is None:
+            if "ONCEPROOF_CONFORMANCE" not in os.environ:  # the gate runs everywhere, `tox -e external` where it can
+                pytest.skip("no Postgres with TLS on this machine: install the package postgresql")
             raise EnvironmentProblem("no Postgres with TLS on this machine", hint="install the package postgresql")
         binaries = Path(found).resolve().parent
         self.authority = RunAuthority.create(folder / "authority")

@@ -119,6 +119,17 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
         end.set()
 
 
+def test_an_expired_certificate_of_postgres(cluster: ForeignKafka, tmp_path: Path) -> None:
+    ca, port, end = expired_service(tmp_path, of_postgres=True)
+    try:
+        server = PostgresProfile(uri=f"postgresql://a@127.0.0.1:{port}/a", password=SecretStr("b"), tls=Tls(ca=ca))
+        with pytest.raises(EnvironmentProblem, match="its certificate has expired") as error:
+            postgres.check(profile(of_cluster(cluster), server))
+        assert "renew" in str(error.value.hint)
+    finally:
+        end.set()
+
+
 def test_a_missing_access_rule_is_reported_and_nothing_remains(cluster: ForeignKafka) -> None:
     as_job = profile(of_cluster(cluster, JOB))
     names = RunNames(identity(), "run")
@@ -216,8 +227,11 @@ def test_a_quota_is_reported(cluster: ForeignKafka, server: ForeignPostgres) -> 
         cleanup.remove(kept.entry.objects, as_harness)
 
 
-def expired_service(folder: Path) -> tuple[Path, int, threading.Event]:
-    """A listener whose certificate, its own authority, has expired: its file, its port, and what ends it."""
+def expired_service(folder: Path, *, of_postgres: bool = False) -> tuple[Path, int, threading.Event]:
+    """A listener whose certificate, its own authority, has expired: its file, its port, and what ends it.
+
+    ``of_postgres``: TLS begins after a request for it.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "expired")])
     long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -248,6 +262,9 @@ def expired_service(folder: Path) -> tuple[Path, int, threading.Event]:
         while not end.is_set():
             with suppress(OSError):  # the client ends the handshake; a time-out is one as well
                 connection, _ = listener.accept()
+                if of_postgres:
+                    connection.recv(8)
+                    connection.sendall(b"S")
                 with context.wrap_socket(connection, server_side=True):
                     pass
         listener.close()
