@@ -49,7 +49,7 @@ def record_n_a(stack: Stack, scenario: str, refused: ScenarioError) -> None:
     pattern = r"fault (.+) is n/a on stack \S+: (it needs control of .+)"
     found = [re.fullmatch(pattern, problem.message) for problem in refused.problems]
     assert all(found), refused
-    _store(stack, scenario, {"n/a": "; ".join(dict.fromkeys(f"{one[1]}: {one[2]}" for one in found if one))})
+    _store(stack, scenario, {"n_a": "; ".join(dict.fromkeys(f"{one[1]}: {one[2]}" for one in found if one))})
 
 
 def _store(stack: Stack, scenario: str, result: dict[str, Any]) -> None:

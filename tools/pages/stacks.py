@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from onceproof.scenario_files.load import find, load
 from pages.page import DOCS, ROOT, filled, table
@@ -13,11 +14,29 @@ from pages.page import DOCS, ROOT, filled, table
 PAGE = DOCS / "stacks.md"
 RESULTS = DOCS / "stacks.json"
 STACKS = ("embedded", "compose", "external")
-Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+class Result(BaseModel):
+    """What a scenario showed on a stack. Its fields are those that `tests/conformance.py` writes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    onceproof: str
+    date: str
+    verdict: str = ""
+    anomalies: list[str] = []
+    faults: list[dict[str, Any]] = []
+    services: dict[str, str] = {}
+    n_a: str = ""
+    """Why it cannot run there; empty if it did."""
+
+
+Results = Mapping[str, Mapping[str, Result]]
+"""Stack -> scenario -> result."""
 
 
 def files() -> dict[Path, str]:
-    stored: Results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    stored = TypeAdapter(dict[str, dict[str, Result]]).validate_json(RESULTS.read_bytes())
     names = sorted({name for column in stored.values() for name in column})
     verdicts = table(("scenario", "expected", *STACKS), (_row(name, stored) for name in names))
     return {
@@ -38,10 +57,10 @@ def _row(name: str, stored: Results) -> tuple[str, ...]:
     return f"`{name}`", _shown(expect.verdict, expect.anomalies), *(_cell(stored.get(s, {}).get(name)) for s in STACKS)
 
 
-def _cell(result: Mapping[str, Any] | None) -> str:
+def _cell(result: Result | None) -> str:
     if result is None:
         return "not run"
-    return "n/a" if "n/a" in result else _shown(result["verdict"], result["anomalies"])
+    return "n/a" if result.n_a else _shown(result.verdict, result.anomalies)
 
 
 def _shown(verdict: str, anomalies: list[str]) -> str:
@@ -51,8 +70,8 @@ def _shown(verdict: str, anomalies: list[str]) -> str:
 def _reasons(stored: Results) -> Iterator[tuple[str, ...]]:
     for stack in STACKS:
         for name, result in sorted(stored.get(stack, {}).items()):
-            if "n/a" in result:
-                yield f"`{name}`", stack, result["n/a"]
+            if result.n_a:
+                yield f"`{name}`", stack, result.n_a
 
 
 def _runs(stored: Results) -> Iterator[tuple[str, ...]]:
@@ -61,7 +80,7 @@ def _runs(stored: Results) -> Iterator[tuple[str, ...]]:
         if not results:
             yield stack, "", "", "not run"
             continue
-        dates = sorted({result["date"] for result in results})
-        versions = sorted({result["onceproof"] for result in results})
-        services = sorted({f"{k} {v}" for result in results for k, v in result.get("services", {}).items()})
+        dates = sorted({result.date for result in results})
+        versions = sorted({result.onceproof for result in results})
+        services = sorted({f"{k} {v}" for result in results for k, v in result.services.items()})
         yield stack, ", ".join(versions), ", ".join(services), " to ".join(dict.fromkeys((dates[0], dates[-1])))
