@@ -34,6 +34,7 @@ _RIGHTS = {
     AclOperation.DESCRIBE: "find their leaders",
     AclOperation.DELETE: "delete them at the end",
 }
+_DELETE = AclOperation.DELETE
 _SLICE_S = 0.5
 _REMOVE_S = 4.0
 
@@ -224,16 +225,6 @@ class ExternalKafka(Topics):
                 answer.result()
             except KafkaException as refused:
                 raise _refused(self._profile, name, refused.args[0]) from None
-        self._check_delete()
-
-    def _check_delete(self) -> None:
-        """Raise `EnvironmentProblem` if the run could not delete its topics. Kafka answers that for a topic that does not exist."""
-        admin, name = self.admin(), self._names.topic("no-such-topic")
-        try:
-            admin.delete_topics([name], request_timeout=self._profile.connect_s)[name].result()
-        except KafkaException as refused:
-            if refused.args[0].code() in _DENIED:
-                raise self._lacking(AclOperation.DELETE) from None
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """As `Topics.create_topic`, and its records never expire. Raises `EnvironmentProblem`, also for a missing right."""
@@ -251,6 +242,7 @@ class ExternalKafka(Topics):
         self._check_rights(name)
 
     def _check_rights(self, name: str) -> None:
+        """Kafka tells the rights on a topic that exists only. So without the right to delete, one topic remains."""
         admin = self.admin()
         asked = admin.describe_topics(
             TopicCollection([name]), include_authorized_operations=True, request_timeout=TOPIC_DEADLINE_S
@@ -258,16 +250,18 @@ class ExternalKafka(Topics):
         allowed = asked[name].result().authorized_operations
         if allowed is None:
             return  # this cluster does not say
-        for right in _RIGHTS:
+        for right, purpose in _RIGHTS.items():
             if right not in allowed:
-                raise self._lacking(right)
-
-    def _lacking(self, right: AclOperation) -> EnvironmentProblem:
-        return EnvironmentProblem(
-            f"{_where(self._profile)}: the right {right.name} on topics {self._names.prefix}* is missing, "
-            f"which onceproof needs to {_RIGHTS[right]}",
-            hint=f"its administrator can allow {right.name} on topics with the prefix onceproof-",
-        )
+                raise EnvironmentProblem(
+                    f"{_where(self._profile)}: the right {right.name} on topics {self._names.prefix}* is missing, "
+                    f"which onceproof needs to {purpose}",
+                    hint=f"its administrator can allow {right.name} on topics with the prefix onceproof-"
+                    + (
+                        f"; then remove {name}: onceproof cleanup --stack {self._profile.name}"
+                        if right is _DELETE
+                        else ""
+                    ),
+                )
 
     def log_folders(self, topic: str) -> dict[int, Path]:
         """None: the brokers' files are on other machines."""
