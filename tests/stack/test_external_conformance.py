@@ -1,4 +1,4 @@
-"""The same scenarios on somebody else's cluster, with TLS, logins and access rules: the same verdicts and anomalies as embedded.
+"""The same scenarios on an external cluster, with TLS, logins and access rules: the same verdicts and anomalies as embedded.
 
 ``tox -e external`` writes what they show into the table of docs/stacks.md.
 """

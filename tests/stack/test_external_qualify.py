@@ -1,4 +1,4 @@
-"""`qualify --stack NAME` of jobs that do not import onceproof, on somebody else's cluster: the results of the embedded stack."""
+"""`qualify --stack NAME` of jobs that do not import onceproof, on an external cluster: the results of the embedded stack."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class ExternalKafka(Topics):
         self._check_rights(name)
 
     def _check_rights(self, name: str) -> None:
-        """Kafka tells the rights on a topic that exists only. So without the right to delete, one topic remains."""
+        """Kafka reports rights only on a topic that exists. So without the right to delete, one topic remains."""
         admin = self.admin()
         asked = admin.describe_topics(
             TopicCollection([name]), include_authorized_operations=True, request_timeout=TOPIC_DEADLINE_S
