@@ -10,12 +10,12 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AclOperation
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -224,13 +224,44 @@ def test_without_the_right_to_delete_one_topic_remains_and_is_named(
     assert done.exit_code == 0 and secured.left_on(cluster, server) == before, done.output
 
 
-def test_a_quota_is_reported(cluster: ForeignKafka, server: ForeignPostgres) -> None:
+@contextmanager
+def own_topic(cluster: ForeignKafka, run: str) -> Iterator[tuple[ExternalKafka, str]]:
+    """A topic that the harness has created, and deletes again, with the rights of `RIGHTS` alone."""
     as_harness = profile(of_cluster(cluster, HARNESS)).model_copy(update={"connect_s": 2})
-    names = RunNames(identity(), "quota")
-    kept = ObjectJournal("quota", "staging", *cleanup.addresses(as_harness))
+    names = RunNames(identity(), run)
+    kept = ObjectJournal(run, "staging", *cleanup.addresses(as_harness))
     broker = ExternalKafka(as_harness, names, kept, kafka.check(as_harness), {}, "")
     topic = names.topic("orders")
     broker.create_topic(topic, 1)
+    try:
+        yield broker, topic
+    finally:
+        assert [why for _, why in cleanup.remove(kept.entry.objects, as_harness)] == [None]
+        kept.forget(kept.entry.objects[0])
+        kept.remove()
+
+
+def test_the_limit_of_a_topic_can_be_changed(cluster: ForeignKafka) -> None:
+    """What the fault reject does by too-large."""
+    with own_topic(cluster, "limit") as (broker, topic):
+        before = broker.alter_topic(topic, {"max.message.bytes": "1000"})
+        producer = Producer(broker.harness_client())
+        errors: list[KafkaError | None] = []
+        producer.produce(topic, b"x" * 5_000, on_delivery=lambda error, _: errors.append(error))
+        producer.flush(20)
+        assert [error and error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
+        broker.restore_topic(topic, before)
+        producer.produce(topic, b"x" * 5_000, on_delivery=lambda error, _: errors.append(error))
+        producer.flush(20)
+        assert errors[-1] is None
+
+
+def test_a_quota_is_reported(cluster: ForeignKafka) -> None:
+    with own_topic(cluster, "quota") as (broker, topic):
+        throttled_after_a_while(cluster, broker, topic)
+
+
+def throttled_after_a_while(cluster: ForeignKafka, broker: ExternalKafka, topic: str) -> None:
     broker.throttling.check()
     cluster.quota(HARNESS[0], producer_byte_rate=20_000)
     try:
@@ -244,7 +275,6 @@ def test_a_quota_is_reported(cluster: ForeignKafka, server: ForeignPostgres) -> 
         producer.purge()
     finally:
         cluster.quota(HARNESS[0])
-        cleanup.remove(kept.entry.objects, as_harness)
 
 
 def expired_service(folder: Path, *, of_postgres: bool = False) -> tuple[Path, int, threading.Event]:
