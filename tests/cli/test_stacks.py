@@ -19,7 +19,13 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.cli.app import app
+from onceproof.qualify import session
+from onceproof.qualify.cells import Cell
+from onceproof.qualify.page import page
+from onceproof.scenario.points import Point
+from onceproof.scenario_files.load import find
 from onceproof.stack.compose import daemon
+from onceproof.stack.profiles import profile_of
 
 PROFILE = """
 [stack.staging]
@@ -83,15 +89,14 @@ def test_cleanup_of_an_unknown_stack(here: Path) -> None:
 
 
 def test_a_continued_qualification_keeps_its_stack(here: Path) -> None:
-    from onceproof.qualify import session
-    from onceproof.scenario_files.load import find
-    from onceproof.stack.profiles import profile_of
-
     (here / "onceproof.toml").write_text(PROFILE)
     directory, progress = session.begin(
         find("foreign-jdbc-append"), runs_dir=here, seed=None, profile=profile_of("staging")
     )
     assert progress.stack == "staging" and "postgres-secret" not in (directory.path / "qualification.json").read_text()
+    assert "staging" in page(directory, progress)
+    command = directory.command_of(Cell("crash-driver", "crash", Point.AFTER_SINK_COMMIT), "my stack")
+    assert command == f"onceproof run {directory.cells}/crash-driver.yaml --stack 'my stack'"
     output = refused(["qualify", "--continue", str(directory.path), "--stack", "compose"], 2)
     assert "it began on staging" in output
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -160,7 +161,8 @@ class Directory:
 
     def command_of(self, cell: Cell, stack: str | None = None) -> str:
         """Return the command that runs the cell alone, on that stack."""
-        return f"onceproof run {self.cells / cell.name}.yaml" + (f" --stack {stack}" if stack else "")
+        words = ["onceproof", "run", f"{self.cells / cell.name}.yaml", *(["--stack", stack] if stack else [])]
+        return shlex.join(words)
 
 
 def digest_of(file: Path) -> str:
