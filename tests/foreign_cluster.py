@@ -331,6 +331,11 @@ class ForeignPostgres:
         }
         return conninfo.make_conninfo(**{**settings, **more})
 
+    def execute(self, statement: str) -> None:
+        """Execute it as the administrator."""
+        with psycopg.connect(self.conninfo(), autocommit=True) as connection:
+            connection.execute(statement.encode())
+
     def version(self) -> str:
         """``15.18``"""
         with psycopg.connect(self.conninfo()) as connection:

@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.waiting import wait_until
 from onceproof.cli.app import app
 from onceproof.scenario.model import TopicSpec
 from onceproof.stack.external import cleanup, journal, kafka, postgres
@@ -251,14 +252,30 @@ def test_the_limit_of_a_topic_can_be_changed(cluster: ForeignKafka) -> None:
         producer.flush(20)
         assert [error and error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
         broker.restore_topic(topic, before)
-        producer.produce(topic, b"x" * 5_000, on_delivery=lambda error, _: errors.append(error))
-        producer.flush(20)
-        assert errors[-1] is None
+
+        def accepted() -> bool:
+            producer.produce(topic, b"x" * 5_000, on_delivery=lambda error, _: errors.append(error))
+            producer.flush(20)
+            return errors[-1] is None
+
+        wait_until("the leader to have the old limit", accepted, deadline_s=20)
 
 
 def test_a_quota_is_reported(cluster: ForeignKafka) -> None:
     with own_topic(cluster, "quota") as (broker, topic):
         throttled_after_a_while(cluster, broker, topic)
+
+
+def test_a_limit_of_connections_is_reported(
+    cluster: ForeignKafka, server: ForeignPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured.write(tmp_path, cluster, server)
+    server.execute(f"ALTER ROLE {secured.ROLE[0]} CONNECTION LIMIT 0")
+    try:
+        output = refused(cluster, server, tmp_path, monkeypatch)
+    finally:
+        server.execute(f"ALTER ROLE {secured.ROLE[0]} CONNECTION LIMIT -1")
+    assert "it has no connection left for this user" in output and "CONNECTION LIMIT" in output
 
 
 def throttled_after_a_while(cluster: ForeignKafka, broker: ExternalKafka, topic: str) -> None:
