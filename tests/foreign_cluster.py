@@ -56,7 +56,7 @@ PREFIX = "t-"
 _Right = tuple[ResourceType, str, AclOperation]
 _OP = AclOperation
 _TOPIC, _GROUP, _ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID  # type: ignore[attr-defined]
-#: What docs/your-cluster.md asks for, as prefixes of names (``*``: any name); and what clients of the proxy do in `tests/instruments/proxy`.
+#: What docs/your-cluster.md asks for, as prefixes of names; and what clients of the proxy do in `tests/instruments/proxy`.
 RIGHTS: dict[str, list[_Right]] = {
     HARNESS[0]: [
         *((_TOPIC, "onceproof-", each) for each in (_OP.CREATE, _OP.READ, _OP.WRITE, _OP.DELETE, _OP.ALTER_CONFIGS)),
@@ -66,7 +66,7 @@ RIGHTS: dict[str, list[_Right]] = {
     JOB[0]: [
         *((kind, PREFIX, AclOperation.ALL) for kind in (_TOPIC, _GROUP, _ID)),
         *((_TOPIC, "onceproof-", each) for each in (AclOperation.READ, AclOperation.WRITE)),
-        (_ID, "*", AclOperation.WRITE),
+        *((_ID, name, AclOperation.WRITE) for name in ("flights-to-", "gives-up-once-", "departures")),
         (_GROUP, "onceproof-", AclOperation.READ),  # for the Kafka sink of `onceproof.sinks` only
     ],
 }
@@ -226,17 +226,9 @@ class ForeignKafka:
         admin = self.admin()
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         secret = UserScramCredentialUpsertion(JOB[0], scram, JOB[1].encode())
-        pattern, allow = ResourcePatternType, AclPermissionType.ALLOW
+        prefixed, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
         acls = [
-            AclBinding(
-                kind,
-                name,
-                pattern.LITERAL if name == "*" else pattern.PREFIXED,
-                f"User:{user}",
-                "*",
-                operation,
-                allow,
-            )
+            AclBinding(kind, name, prefixed, f"User:{user}", "*", operation, allow)
             for user, rights in RIGHTS.items()
             for kind, name, operation in rights
         ]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AclOperation
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -276,6 +276,13 @@ def test_a_limit_of_connections_is_reported(
     finally:
         server.execute(f"ALTER ROLE {secured.ROLE[0]} CONNECTION LIMIT -1")
     assert "it has no connection left for this user" in output and "CONNECTION LIMIT" in output
+
+
+def test_the_job_is_limited_to_its_own_transactional_ids(cluster: ForeignKafka) -> None:
+    """So the runs of `test_external_conformance.py` need no other right."""
+    Producer({**cluster.settings(JOB), "transactional.id": "gives-up-once-0"}).init_transactions(30)
+    with pytest.raises(KafkaException, match=r"(?i)authoriz"):
+        Producer({**cluster.settings(JOB), "transactional.id": "another-0"}).init_transactions(30)
 
 
 def throttled_after_a_while(cluster: ForeignKafka, broker: ExternalKafka, topic: str) -> None:
