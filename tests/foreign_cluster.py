@@ -11,13 +11,17 @@ import shutil
 import signal
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -34,6 +38,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.authority import RunAuthority
 from onceproof.instruments.proxy.tls import UpstreamTls
+from onceproof.stack.external.client_files import escaped, quoted
 from onceproof.stack.fetch.components import Components
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.node import KafkaProgram
@@ -43,13 +48,32 @@ from onceproof.stack.processes.ports import lease
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-512"]
 
-ADMIN, JOB = ("admin", "admin-secret"), ("job", "job-secret")
+ADMIN, HARNESS = ("admin", "admin-secret"), ("onceproof", "harness-secret")
+JOB = ("job", 'job "s=e#c\\ret')  # every character that the file of a Java client must escape
 PREFIX = "t-"
 """The job may use topics, groups and transactional ids that begin with this."""
 
+_Right = tuple[ResourceType, str, AclOperation]
+_OP = AclOperation
+_TOPIC, _GROUP, _ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID  # type: ignore[attr-defined]
+#: What docs/your-cluster.md asks for, as prefixes of names; and what clients of the proxy do in `tests/instruments/proxy`.
+RIGHTS: dict[str, list[_Right]] = {
+    HARNESS[0]: [
+        *((_TOPIC, "onceproof-", each) for each in (_OP.CREATE, _OP.READ, _OP.WRITE, _OP.DELETE, _OP.ALTER_CONFIGS)),
+        (_GROUP, "onceproof-", AclOperation.READ),
+        (_ID, "onceproof-", AclOperation.WRITE),  # for the fault aborted-input only
+    ],
+    JOB[0]: [
+        *((kind, PREFIX, AclOperation.ALL) for kind in (_TOPIC, _GROUP, _ID)),
+        *((_TOPIC, "onceproof-", each) for each in (AclOperation.READ, AclOperation.WRITE)),
+        *((_ID, name, AclOperation.WRITE) for name in ("flights-to-", "gives-up-once-", "departures")),
+        (_GROUP, "onceproof-", AclOperation.READ),  # for the Kafka sink of `onceproof.sinks` only
+    ],
+}
+
 
 class ForeignKafka:
-    """Three nodes, each broker and controller. `ADMIN` may do anything, `JOB` what the ACLs allow it."""
+    """Three nodes, each broker and controller. `ADMIN` may do anything, `HARNESS` and `JOB` what `RIGHTS` lists."""
 
     def __init__(self, owner: Owner, folder: Path, components: Components) -> None:
         self.authority = RunAuthority.create(folder / "authority")
@@ -73,7 +97,7 @@ class ForeignKafka:
         for node in self._client:
             self.start(node)
         self.wait_for_brokers()
-        self._admit_job()
+        self._admit()
 
     @property
     def upstream(self) -> UpstreamTls:
@@ -110,6 +134,30 @@ class ForeignKafka:
         admin = self.admin()  # the call is abandoned when its client is
         admin.create_topics([NewTopic(name, partitions, 3)])[name].result(30)
 
+    @contextmanager
+    def denied(self, user: str, prefix: str, operation: AclOperation) -> Iterator[None]:
+        """In the block ``user`` may not do this to topics with the prefix. A denial is stronger than a permission."""
+        acl = AclBinding(
+            _TOPIC, prefix, ResourcePatternType.PREFIXED, f"User:{user}", "*", operation, AclPermissionType.DENY
+        )
+        admin = self.admin()
+        admin.create_acls([acl])[acl].result(30)
+        try:
+            yield
+        finally:
+            found = AclBindingFilter(
+                _TOPIC, prefix, ResourcePatternType.PREFIXED, f"User:{user}", "*", operation, AclPermissionType.DENY
+            )
+            admin.delete_acls([found])[found].result(30)
+
+    def quota(self, user: str, **rates: int) -> None:
+        """Set quotas of a user (``producer_byte_rate``, ...); none: remove that of producers."""
+        changes = [f"{name}={rate}" for name, rate in rates.items()]
+        what = ("--add-config", ",".join(changes)) if changes else ("--delete-config", "producer_byte_rate")
+        where = f"{HOST}:{next(iter(self._internal.values()))}"
+        command = ("kafka.admin.ConfigCommand", "--bootstrap-server", where, "--alter", "--entity-type", "users")
+        assert self._java(f"quota-{len(changes)}", *command, "--entity-name", user, *what).wait(60) == 0
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """The broker that leads; -1 for none."""
         found = self.admin().list_topics(topic, timeout=10)
@@ -129,7 +177,7 @@ class ForeignKafka:
 
     def _settings(self, node: int, keystore: Path) -> str:
         plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        users = " ".join(f'user_{name}="{password}"' for name, password in (ADMIN, JOB))
+        users = escaped(" ".join(f"user_{name}={quoted(password)}" for name, password in (ADMIN, HARNESS, JOB)))
         own = "listener.name.foreign"
         settings = {
             "process.roles": "broker,controller",
@@ -174,22 +222,15 @@ class ForeignKafka:
 
         wait_until("three brokers", all_there, deadline_s=90)
 
-    def _admit_job(self) -> None:
+    def _admit(self) -> None:
         admin = self.admin()
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         secret = UserScramCredentialUpsertion(JOB[0], scram, JOB[1].encode())
-        kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+        prefixed, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
         acls = [
-            AclBinding(
-                kind,
-                PREFIX,
-                ResourcePatternType.PREFIXED,
-                f"User:{JOB[0]}",
-                "*",
-                AclOperation.ALL,
-                AclPermissionType.ALLOW,
-            )
-            for kind in kinds
+            AclBinding(kind, name, prefixed, f"User:{user}", "*", operation, allow)
+            for user, rights in RIGHTS.items()
+            for kind, name, operation in rights
         ]
         for done in (*admin.alter_user_scram_credentials([secret]).values(), *admin.create_acls(acls).values()):
             done.result(30)
@@ -203,6 +244,8 @@ class ForeignPostgres:
     def __init__(self, owner: Owner, folder: Path) -> None:
         found = shutil.which("postgres")
         if found is None:
+            if "ONCEPROOF_CONFORMANCE" not in os.environ:  # the gate runs everywhere, `tox -e external` where it can
+                pytest.skip("no Postgres with TLS on this machine: install the package postgresql")
             raise EnvironmentProblem("no Postgres with TLS on this machine", hint="install the package postgresql")
         binaries = Path(found).resolve().parent
         self.authority = RunAuthority.create(folder / "authority")
@@ -279,6 +322,16 @@ class ForeignPostgres:
             "connect_timeout": 10,
         }
         return conninfo.make_conninfo(**{**settings, **more})
+
+    def execute(self, statement: str) -> None:
+        """Execute it as the administrator."""
+        with psycopg.connect(self.conninfo(), autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def version(self) -> str:
+        """``15.18``"""
+        with psycopg.connect(self.conninfo()) as connection:
+            return str(connection.info.parameter_status("server_version")).split()[0]
 
     def _answers(self) -> bool:
         self.service.check_running()

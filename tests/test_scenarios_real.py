@@ -23,6 +23,7 @@ from onceproof.judge.verdict import check
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, folder, load, names
 
+from .conformance import record
 from .gate import OF_CONSUMERS, assert_as_expected, gate, summary
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -47,7 +48,9 @@ def the_finding(verdict: Verdict, anomaly: str) -> Finding:
 
 @pytest.mark.parametrize("name", gate(*(name for name in names() if name not in OF_CONSUMERS | NOT_HERE.keys())))
 def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
-    assert_as_expected(name, run_once(name).verdict)
+    result = run_once(name)
+    assert_as_expected(name, result.verdict)
+    record("embedded", name, result.verdict, result.run_dir)
 
 
 def test_effectively_once_has_four_faults_in_one_run(run_once: RunOnce) -> None:
@@ -224,8 +227,10 @@ def test_the_history_has_every_sent_record(run_once: RunOnce) -> None:
 
 @full
 def test_lost_requests_at_both_sinks_hit_and_change_nothing(run_once: RunOnce) -> None:
-    verdict = run_once(HERE / "lost-request.yaml").verdict
+    result = run_once(HERE / "lost-request.yaml")
+    verdict = result.verdict
     assert verdict.outcome is Outcome.HELD, summary(verdict)
+    record("embedded", "lost-request", verdict, result.run_dir)
     assert [(f.fault, f.target, f.hit) for f in verdict.faults] == [
         ("lost-request", "postgres", True),
         ("lost-request", "kafka", True),
@@ -349,7 +354,8 @@ def test_the_scenario_that_init_writes_for_a_job_and_a_sample_runs(
     flights = (json.loads(record.value) for record in open_dataset("flights", {}, seed=0).records(0, 1_500))
     departed = [{field: row[field] for field in fields} for row in flights if row["dep_time"] is not None]
     (tmp_path / "flights.jsonl").write_text("\n".join(map(json.dumps, departed)))
-    shutil.copy(folder() / "jobs/foreign/kafka_sink.py", tmp_path)
+    for file in ("kafka_sink.py", "kafka_login.py"):
+        shutil.copy(folder() / "jobs/foreign" / file, tmp_path)
     monkeypatch.chdir(tmp_path)
     variables = {
         "KAFKA_BOOTSTRAP_SERVERS": "broker:9092",

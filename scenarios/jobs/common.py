@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
@@ -104,7 +105,8 @@ def run_to_topic(
     records: DataFrame, kafka: str, topic: str, checkpoint: str, producer: Mapping[str, str] | None = None
 ) -> None:
     """Write ``records`` (columns key and value) to ``topic`` with Spark's Kafka sink, until the query ends."""
-    options = {"kafka.bootstrap.servers": kafka, "topic": topic, "checkpointLocation": checkpoint, **(producer or {})}
+    options = {"kafka.bootstrap.servers": kafka, "topic": topic, "checkpointLocation": checkpoint}
+    options |= {**spark_kafka_security(), **(producer or {})}
     records.writeStream.format("kafka").options(**options).start().awaitTermination()
 
 
@@ -147,11 +149,31 @@ def appending(args: argparse.Namespace, pipeline: str) -> Callable[[DataFrame, i
     return PostgresAppend(args.postgres, args.table, pipeline=pipeline, checkpoint=args.checkpoint)
 
 
+def kafka_security(variable: str = "KAFKA_PROPERTIES") -> dict[str, str]:
+    """The cluster's login and TLS, from the properties file that a variable names; nothing on a cluster without them.
+
+    ``KAFKA_PROPERTIES`` names settings of Java, ``LIBRDKAFKA_PROPERTIES`` those of librdkafka.
+    """
+    if not (path := os.environ.get(variable)):
+        return {}
+    with Path(path).open(encoding="utf-8") as file:
+        settings = dict(line.rstrip("\n").split("=", 1) for line in file)
+    if variable == "KAFKA_PROPERTIES":  # in Java's format a backslash escapes
+        settings = {name: value.encode("ascii").decode("unicode_escape") for name, value in settings.items()}
+    return settings
+
+
+def spark_kafka_security() -> dict[str, str]:
+    """`kafka_security` as options of Spark's Kafka source and sink."""
+    return {f"kafka.{name}": value for name, value in kafka_security().items()}
+
+
 def read_topic(spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed") -> DataFrame:
     """The topic as a stream: committed records only, from the beginning, never silently skipping lost data."""
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka)
+        .options(**spark_kafka_security())
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "true")

@@ -6,7 +6,7 @@ replayed, that sink skips it and the other writes it.
 
 from __future__ import annotations
 
-from common import flights_with_planes, job_parser, run, spark_session
+from common import flights_with_planes, job_parser, kafka_security, run, spark_session
 from pyspark.sql import DataFrame
 
 from onceproof.sinks.kafka import KafkaTransactional
@@ -33,6 +33,7 @@ to_kafka = KafkaTransactional(
     progress_topic=args.progress,
     checkpoint=args.checkpoint,
     key="tailnum",
+    config=kafka_security("LIBRDKAFKA_PROPERTIES"),
     commit_timeout_s=args.kafka_commit_timeout,
 )
 

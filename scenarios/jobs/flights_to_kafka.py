@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common import flights_with_planes, job_parser, run, spark_session
+from common import flights_with_planes, job_parser, kafka_security, run, spark_session
 
 from onceproof.sinks.kafka import KafkaTransactional
 
@@ -19,6 +19,7 @@ sink = KafkaTransactional(
     progress_topic=args.progress,
     checkpoint=args.checkpoint,
     key="tailnum",
+    config=kafka_security("LIBRDKAFKA_PROPERTIES"),
     commit_timeout_s=args.commit_timeout,
     commit_attempts=args.commit_attempts,
 )

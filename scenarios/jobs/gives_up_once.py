@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from common import flights_with_planes, job_parser, run, spark_session
+from common import flights_with_planes, job_parser, kafka_security, run, spark_session
 from confluent_kafka import Producer
 
 from onceproof.sinks.kafka import KafkaTransactional
@@ -81,6 +81,7 @@ sink = (ReusesItsProducer if args.reuse_producer else GivesUpOnce)(
     progress_topic=args.progress,
     checkpoint=args.checkpoint,
     key="tailnum",
+    config=kafka_security("LIBRDKAFKA_PROPERTIES"),
     give_up_in=args.give_up_in,
 )
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)

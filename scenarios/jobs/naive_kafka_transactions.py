@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common import flights_with_planes, job_parser, run, spark_session
+from common import flights_with_planes, job_parser, kafka_security, run, spark_session
 from confluent_kafka import Producer
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ spark = spark_session("naive-kafka-transactions")
 
 def write(batch: DataFrame, _batch_id: int) -> None:
     # A stable transactional.id: no second writer, no transaction left open. It does not remember batches, though.
-    producer = Producer({"bootstrap.servers": args.kafka, "transactional.id": "departures", "linger.ms": 5})
+    settings = {"bootstrap.servers": args.kafka, "transactional.id": "departures", "linger.ms": 5}
+    producer = Producer({**settings, **kafka_security("LIBRDKAFKA_PROPERTIES")})
     producer.init_transactions(30)
     producer.begin_transaction()
     for row in batch.selectExpr("tailnum AS key", "to_json(struct(*)) AS value").toLocalIterator():

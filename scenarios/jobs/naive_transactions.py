@@ -10,7 +10,7 @@ import json
 import uuid
 from pathlib import Path
 
-from common import flights_with_planes, job_parser, run, spark_session
+from common import flights_with_planes, job_parser, kafka_security, run, spark_session
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql import DataFrame
 
@@ -27,6 +27,7 @@ producer = Producer(
         "transactional.id": f"departures-{uuid.uuid4()}",
         "partitioner": "murmur2_random",
         "metadata.recovery.strategy": "none",
+        **kafka_security("LIBRDKAFKA_PROPERTIES"),
     }
 )
 producer.init_transactions(_ANSWER_S)

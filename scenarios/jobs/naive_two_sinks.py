@@ -7,7 +7,7 @@ batch, and nothing ever compares the two.
 from __future__ import annotations
 
 import psycopg
-from common import copy_rows, flights_with_planes, job_parser, keyed_json, run, spark_session
+from common import copy_rows, flights_with_planes, job_parser, keyed_json, run, spark_kafka_security, spark_session
 from pyspark.sql import DataFrame
 
 args = job_parser(
@@ -26,7 +26,8 @@ def write(batch: DataFrame, batch_id: int) -> None:
             return
         copy_rows(connection, args.table, batch.columns, rows)
     records = keyed_json(batch, batch.columns)
-    records.write.format("kafka").option("kafka.bootstrap.servers", args.kafka).option("topic", args.output).save()
+    options = {"kafka.bootstrap.servers": args.kafka, "topic": args.output, **spark_kafka_security()}
+    records.write.format("kafka").options(**options).save()
 
 
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)

@@ -64,6 +64,20 @@ def test_every_cell_offered_is_a_valid_fault_of_its_kind(matrix: list[Cell], ups
     assert not [cell.why for cell in matrix if "refuses its own offer" in (cell.why or "")]
 
 
+def test_a_fault_that_needs_control_of_a_service_is_n_a_where_the_stack_gives_none(upsert: Scenario) -> None:
+    job = Job((Query("last_seen", 6),), (TABLE,))
+
+    def of_server(controlled: frozenset[str] | None) -> list[tuple[CellState, str | None]]:
+        found = cells(job, upsert, controlled=controlled)
+        return [(cell.state, cell.why) for cell in found if (cell.kind, cell.target) == ("crash", "postgres")]
+
+    assert [state for state, _ in of_server(None)] == [CellState.PENDING]
+    assert of_server(frozenset({"Postgres"})) == of_server(None)
+    assert of_server(frozenset()) == [(CellState.N_A, "it needs control of Postgres")]
+    sessions = [cell for cell in cells(job, upsert, controlled=frozenset()) if cell.target == "postgres-backend"]
+    assert [cell.reachable for cell in sessions] == [True], "a session can be ended without control of the server"
+
+
 def test_cells_of_an_output_without_a_known_commit_are_not_reached(upsert: Scenario) -> None:
     why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
     found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)

@@ -111,7 +111,7 @@ def test_the_rules_record_frames_and_stop_none(tmp_path: Path) -> None:
             armed.append((service, rule))
 
     timeline = Timeline(tmp_path / "events.jsonl")
-    watch(Frames(), timeline)  # type: ignore[arg-type]
+    watch(Frames(), timeline, str)  # type: ignore[arg-type]
     frames = [
         Frame(b"", "commit", {"sql": "COMMIT", "transaction": ["BEGIN", "INSERT INTO t VALUES (1)", "COMMIT"]}),
         Frame(b"", "commit", {"sql": "COMMIT", "transaction": ["BEGIN", "SELECT 1", "COMMIT"]}),
@@ -206,14 +206,17 @@ def test_many_statements_with_literals_leave_room_for_another_table(tmp_path: Pa
             armed.append(rule)
 
     timeline = Timeline(tmp_path / "events.jsonl")
-    watch(Frames(), timeline)  # type: ignore[arg-type]
+    watch(Frames(), timeline, lambda topic: topic.removeprefix("run."))  # type: ignore[arg-type]
     sent = [Frame(b"", "statement", {"sql": f"INSERT INTO many VALUES ({n}, 'row {n}')"}) for n in range(900)]
     sent += [
         Frame(b"", "commit", {"transaction": [sent[0].facts["sql"]]}),
         Frame(b"", "statement", {"sql": "COPY few FROM"}),
     ]
     sent += [Frame(b"", "EndTxn", {"transactional_id": f"d-{n}", "committed": True}) for n in range(900)]
-    sent += [Frame(b"", "Produce", {"topics": [name], "transactional_id": "d-1"}) for name in ["out1"] * 99 + ["out2"]]
+    sent += [
+        Frame(b"", "Produce", {"topics": [f"run.{name}"], "transactional_id": "d-1"})
+        for name in ["out1"] * 99 + ["out2"]
+    ]
     for frame in sent:
         for rule in armed:
             rule.takes(frame)

@@ -1,4 +1,4 @@
-"""Whole runs on an external stack: the same verdicts as on the embedded stack, and nothing remains there."""
+"""Whole runs on an external stack without logins and TLS: the verdicts of the embedded stack, and nothing remains there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceproof.stack.processes.owner import Owner
 
 from .external_services import Foreign, started
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.full]  # the gate runs a cluster with logins: `test_external_conformance.py`
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     ("name", "outcome", "anomalies"),
     [
         ("naive-append", Outcome.VIOLATED, ["duplicate"]),
-        pytest.param("effectively-once", Outcome.HELD, [], marks=pytest.mark.full),
+        ("effectively-once", Outcome.HELD, []),
     ],
 )
 def test_a_scenario_has_the_same_verdict_as_on_the_embedded_stack(

@@ -1,29 +1,34 @@
-"""An external stack with logins, TLS and access rules: what is refused is said, and a whole run works through TLS."""
+"""An external stack with logins, TLS and access rules: what is refused is reported with its cause, and nothing remains."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AclOperation
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
 from onceproof.base.errors import EnvironmentProblem
-from onceproof.judge.findings import Outcome
-from onceproof.run import run
+from onceproof.base.waiting import wait_until
+from onceproof.cli.app import app
 from onceproof.scenario.model import TopicSpec
-from onceproof.scenario_files.load import load_all
 from onceproof.stack.external import cleanup, journal, kafka, postgres
 from onceproof.stack.external.journal import ObjectJournal
 from onceproof.stack.external.kafka import ExternalKafka
@@ -32,22 +37,10 @@ from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, Sasl
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
-from ..foreign_cluster import ADMIN, JOB, ForeignKafka, ForeignPostgres
+from ..foreign_cluster import ADMIN, HARNESS, JOB, ForeignKafka, ForeignPostgres
+from . import secured
 
-pytestmark = [pytest.mark.real, pytest.mark.full]
-
-#: The naive append with a login and TLS. A crash repeats one batch, and the lost answer to a COMMIT repeats another.
-SCENARIO = f"""
-base: naive-append
-pipeline:
-  command: ["{{python}}", "{Path(__file__).parent.parent / "scenarios" / "jobs" / "encrypted_append.py"}"]
-  args: {{security: "{{kafka.security}}", truststore: "{{kafka.truststore}}"}}
-  secrets: [TEST_KAFKA_USER, TEST_KAFKA_PASSWORD]
-chaos:
-  - {{fault: crash, target: driver, at: {{batch: 2, point: after-sink-commit}}}}
-  - {{fault: lost-ack, target: postgres, at: {{batch: 4, point: commit-unacknowledged}}}}
-expect: {{verdict: violated, anomalies: [duplicate]}}
-"""
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +56,9 @@ def cluster(owner: Owner, tmp_path_factory: pytest.TempPathFactory) -> ForeignKa
 
 @pytest.fixture(scope="module")
 def server(owner: Owner, tmp_path_factory: pytest.TempPathFactory) -> ForeignPostgres:
-    return ForeignPostgres(owner, tmp_path_factory.mktemp("postgres"))
+    found = ForeignPostgres(owner, tmp_path_factory.mktemp("postgres"))
+    secured.create_role(found)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +121,17 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
         end.set()
 
 
+def test_an_expired_certificate_of_postgres(cluster: ForeignKafka, tmp_path: Path) -> None:
+    ca, port, end = expired_service(tmp_path, of_postgres=True)
+    try:
+        server = PostgresProfile(uri=f"postgresql://a@127.0.0.1:{port}/a", password=SecretStr("b"), tls=Tls(ca=ca))
+        with pytest.raises(EnvironmentProblem, match="its certificate has expired") as error:
+            postgres.check(profile(of_cluster(cluster), server))
+        assert "renew" in str(error.value.hint)
+    finally:
+        end.set()
+
+
 def test_a_missing_access_rule_is_reported_and_nothing_remains(cluster: ForeignKafka) -> None:
     as_job = profile(of_cluster(cluster, JOB))
     names = RunNames(identity(), "run")
@@ -140,27 +146,166 @@ def test_a_missing_access_rule_is_reported_and_nothing_remains(cluster: ForeignK
     assert kept.entry.objects == () and set(cluster.admin().list_topics(timeout=10).topics) == before
 
 
-@pytest.mark.timeout(300)
-def test_a_run_through_tls(
+#: What is wrong in the profile: part of its text -> what replaces it; variables; what is said; the setting that it names.
+WRONG: dict[str, tuple[dict[str, str], dict[str, str], str, str]] = {
+    "password of Kafka": ({}, {"TEST_HARNESS_PASSWORD": "not-this-one"}, "refused the login", "kafka.sasl"),
+    "user of Kafka": ({'username = "onceproof"': 'username = "nobody"'}, {}, "refused the login", "kafka.sasl"),
+    "mechanism": ({'"PLAIN"': '"SCRAM-SHA-256"'}, {}, "refused the login", "kafka.sasl"),
+    "authority of Kafka": ({"{kafka}": "{postgres}"}, {}, "its certificate is not trusted", "kafka.tls.ca"),
+    "no rights": (
+        {'username = "onceproof", password = "${TEST_HARNESS_PASSWORD}"': 'username = "job", password = "${TEST_JOB_PASSWORD}"'},
+        {},
+        "'job' may not create topic",
+        "kafka-acls",
+    ),
+    "password of Postgres": ({}, {"TEST_PG_PASSWORD": "not-this-one"}, "the password is wrong", "postgres.password"),
+    "authority of Postgres": ({"{postgres}": "{kafka}"}, {}, "its certificate is not trusted", "postgres.tls.ca"),
+    "database": ({"/postgres\"": "/none\""}, {}, "does not exist", "postgres.uri"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_run_that_cannot_begin_says_why_and_leaves_nothing(
+    cluster: ForeignKafka, server: ForeignPostgres, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, variables, said, setting = WRONG[wrong]
+    names = {"{kafka}": str(cluster.authority.ca), "{postgres}": str(server.authority.ca)}
+    secured.write(tmp_path, cluster, server, {names.get(was, was): names.get(now, now) for was, now in changes.items()})
+    output = refused(cluster, server, tmp_path, monkeypatch, variables)
+    assert said in output and setting in output and "not-this-one" not in output
+
+
+def refused(
+    cluster: ForeignKafka,
+    server: ForeignPostgres,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: Mapping[str, str] | None = None,
+    *,
+    remains: int = 0,
+) -> str:
+    """What `onceproof run` prints on one line: it ends in time with exit code 4, and leaves nothing on the services (``remains``: objects)."""
+    monkeypatch.chdir(folder)
+    for name, value in {**secured.VARIABLES, **(variables or {})}.items():
+        monkeypatch.setenv(name, value)
+    before = secured.left_on(cluster, server)
+    began = time.monotonic()
+    done = CliRunner().invoke(app, ["run", "foreign-jdbc-append", "--stack", "staging"])
+    assert done.exit_code == 4 and "onceproof itself failed" not in done.output, done.output
+    assert time.monotonic() - began < 30, "connect_s is 8"
+    assert len({*secured.left_on(cluster, server)} - {*before}) == len([*journal.folder().glob("*")]) == remains
+    return re.sub(r"\s+", " ", done.output)
+
+
+@pytest.mark.parametrize("right", ["READ", "WRITE"])
+def test_a_right_that_is_denied_is_named_and_nothing_remains(
+    cluster: ForeignKafka, server: ForeignPostgres, right: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured.write(tmp_path, cluster, server)
+    with cluster.denied(HARNESS[0], "onceproof-", AclOperation[right]):
+        output = refused(cluster, server, tmp_path, monkeypatch)
+    assert f"the right {right} on topics onceproof-" in output
+    assert f"its administrator can allow {right} on topics with the prefix onceproof-" in output
+
+
+def test_without_the_right_to_delete_one_topic_remains_and_is_named(
     cluster: ForeignKafka, server: ForeignPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TEST_KAFKA_USER", ADMIN[0])
-    monkeypatch.setenv("TEST_KAFKA_PASSWORD", ADMIN[1])
-    before = set(cluster.admin().list_topics(timeout=10).topics)
-    scenario = tmp_path / "encrypted-append.yaml"
-    scenario.write_text(SCENARIO, encoding="utf-8")
-    (loaded,) = load_all([str(scenario)], profile(of_cluster(cluster), of_server(server)))
-    done = run(loaded, runs_dir=tmp_path / "runs")
-    assert done.verdict.outcome is Outcome.VIOLATED, done.verdict.reasons
-    assert [finding.anomaly for finding in done.verdict.findings] == ["duplicate"]
-    assert set(cluster.admin().list_topics(timeout=10).topics) - before <= {"__consumer_offsets"}
-    assert [*journal.folder().iterdir()] == []
-    for secret in (ADMIN[1], server.password):
-        assert [path for path in done.run_dir.rglob("*.json*") if secret in path.read_text(encoding="utf-8")] == []
+    secured.write(tmp_path, cluster, server)
+    before = secured.left_on(cluster, server)
+    with cluster.denied(HARNESS[0], "onceproof-", AclOperation.DELETE):
+        output = refused(cluster, server, tmp_path, monkeypatch, remains=1)
+    (topic,) = {*secured.left_on(cluster, server)} - {*before}
+    assert "the right DELETE on topics onceproof-" in output and topic in output.replace(" ", "")
+    (file,) = journal.folder().glob("*.json")
+    entry = journal.read(file)
+    assert entry is not None and [made.name for made in entry.objects] == [topic]
+    journal.keep(file, replace(entry, harness_start_ticks=1))  # as if this process were gone
+    done = CliRunner().invoke(app, ["cleanup", "--stack", "staging"])
+    assert done.exit_code == 0 and secured.left_on(cluster, server) == before, done.output
 
 
-def expired_service(folder: Path) -> tuple[Path, int, threading.Event]:
-    """A listener whose certificate, its own authority, has expired: its file, its port, and what ends it."""
+@contextmanager
+def own_topic(cluster: ForeignKafka, run: str) -> Iterator[tuple[ExternalKafka, str]]:
+    """A topic that the harness has created, and deletes again, with the rights of `RIGHTS` alone."""
+    as_harness = profile(of_cluster(cluster, HARNESS)).model_copy(update={"connect_s": 2})
+    names = RunNames(identity(), run)
+    kept = ObjectJournal(run, "staging", *cleanup.addresses(as_harness))
+    broker = ExternalKafka(as_harness, names, kept, kafka.check(as_harness), {}, "")
+    topic = names.topic("orders")
+    broker.create_topic(topic, 1)
+    try:
+        yield broker, topic
+    finally:
+        assert [why for _, why in cleanup.remove(kept.entry.objects, as_harness)] == [None]
+        kept.forget(kept.entry.objects[0])
+        kept.remove()
+
+
+def test_the_limit_of_a_topic_can_be_changed(cluster: ForeignKafka) -> None:
+    """What the fault reject does by too-large."""
+    with own_topic(cluster, "limit") as (broker, topic):
+        before = broker.alter_topic(topic, {"max.message.bytes": "1000"})
+        producer = Producer(broker.harness_client())
+        errors: list[KafkaError | None] = []
+        producer.produce(topic, b"x" * 5_000, on_delivery=lambda error, _: errors.append(error))
+        producer.flush(20)
+        assert [error and error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
+        broker.restore_topic(topic, before)
+
+        def accepted() -> bool:
+            producer.produce(topic, b"x" * 5_000, on_delivery=lambda error, _: errors.append(error))
+            producer.flush(20)
+            return errors[-1] is None
+
+        wait_until("the leader to have the old limit", accepted, deadline_s=20)
+
+
+def test_a_quota_is_reported(cluster: ForeignKafka) -> None:
+    with own_topic(cluster, "quota") as (broker, topic):
+        throttled_after_a_while(cluster, broker, topic)
+
+
+def test_a_limit_of_connections_is_reported(
+    cluster: ForeignKafka, server: ForeignPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured.write(tmp_path, cluster, server)
+    server.execute(f"ALTER ROLE {secured.ROLE[0]} CONNECTION LIMIT 0")
+    try:
+        output = refused(cluster, server, tmp_path, monkeypatch)
+    finally:
+        server.execute(f"ALTER ROLE {secured.ROLE[0]} CONNECTION LIMIT -1")
+    assert "it has no connection left for this user" in output and "CONNECTION LIMIT" in output
+
+
+def test_the_job_is_limited_to_its_own_transactional_ids(cluster: ForeignKafka) -> None:
+    """So the runs of `test_external_conformance.py` need no other right."""
+    Producer({**cluster.settings(JOB), "transactional.id": "gives-up-once-0"}).init_transactions(30)
+    with pytest.raises(KafkaException, match=r"(?i)authoriz"):
+        Producer({**cluster.settings(JOB), "transactional.id": "another-0"}).init_transactions(30)
+
+
+def throttled_after_a_while(cluster: ForeignKafka, broker: ExternalKafka, topic: str) -> None:
+    broker.throttling.check()
+    cluster.quota(HARNESS[0], producer_byte_rate=20_000)
+    try:
+        producer = Producer(broker.harness_client())
+        with pytest.raises(EnvironmentProblem, match="has a quota for 'onceproof' and has delayed") as error:
+            for _ in range(300):
+                producer.produce(topic, b"x" * 10_000)
+                producer.poll(0.1)
+                broker.throttling.check()
+        assert "kafka-configs" in str(error.value.hint) and error.value.exit_code == 4
+        producer.purge()
+    finally:
+        cluster.quota(HARNESS[0])
+
+
+def expired_service(folder: Path, *, of_postgres: bool = False) -> tuple[Path, int, threading.Event]:
+    """A listener whose certificate, its own authority, has expired: its file, its port, and what ends it.
+
+    ``of_postgres``: TLS begins after a request for it.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "expired")])
     long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -191,6 +336,9 @@ def expired_service(folder: Path) -> tuple[Path, int, threading.Event]:
         while not end.is_set():
             with suppress(OSError):  # the client ends the handshake; a time-out is one as well
                 connection, _ = listener.accept()
+                if of_postgres:
+                    connection.recv(8)
+                    connection.sendall(b"S")
                 with context.wrap_socket(connection, server_side=True):
                     pass
         listener.close()

@@ -2,6 +2,7 @@
 
 import argparse
 
+import kafka_login
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -29,6 +30,7 @@ spark = (
 flights = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", args.bootstrap_servers)
+    .options(**kafka_login.options())
     .option("subscribe", args.topic)
     .option("startingOffsets", "earliest")
     .load()

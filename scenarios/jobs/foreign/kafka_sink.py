@@ -2,6 +2,7 @@
 
 import os
 
+import kafka_login
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -13,6 +14,7 @@ spark = SparkSession.builder.appName("departures").getOrCreate()
 departures = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", SERVERS)
+    .options(**kafka_login.options())
     .option("subscribe", os.environ["FLIGHTS_TOPIC"])
     .option("startingOffsets", "earliest")
     .load()
@@ -24,6 +26,7 @@ departures = (
 query = (
     departures.writeStream.format("kafka")
     .option("kafka.bootstrap.servers", SERVERS)
+    .options(**kafka_login.options())
     .option("topic", os.environ["DEPARTURES_TOPIC"])
     .option("checkpointLocation", os.environ["CHECKPOINT"])
     .start()

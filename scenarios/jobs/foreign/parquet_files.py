@@ -2,6 +2,7 @@
 
 import argparse
 
+import kafka_login
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +24,7 @@ spark = SparkSession.builder.appName("flights-to-files").config("spark.sql.sessi
 flights = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", args.bootstrap_servers)
+    .options(**kafka_login.options())
     .option("subscribe", args.topic)
     .option("startingOffsets", "earliest")
     .load()

@@ -6,6 +6,7 @@ With --log-errors it is logged instead, so that the stream stays up.
 import argparse
 import logging
 
+import kafka_login
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -35,6 +36,7 @@ spark = SparkSession.builder.appName("departures").getOrCreate()
 flights = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", args.kafka)
+    .options(**kafka_login.options())
     .option("subscribe", args.topic)
     .option("startingOffsets", "earliest")
     .load()

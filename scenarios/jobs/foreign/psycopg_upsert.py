@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Iterator
 
+import kafka_login
 import psycopg
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -29,6 +30,7 @@ spark = SparkSession.builder.appName("last-seen").config("spark.sql.session.time
 flights = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", os.environ["KAFKA_BOOTSTRAP_SERVERS"])
+    .options(**kafka_login.options())
     .option("subscribe", os.environ["FLIGHTS_TOPIC"])
     .option("startingOffsets", "earliest")
     .load()

@@ -2,6 +2,7 @@
 
 import argparse
 
+import kafka_login
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,6 +32,7 @@ spark = SparkSession.builder.appName("departures-and-fleet").getOrCreate()
 flights = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", args.kafka)
+    .options(**kafka_login.options())
     .option("subscribe", args.topic)
     .option("startingOffsets", "earliest")
     .load()

@@ -2,6 +2,7 @@
 
 import argparse
 
+import kafka_login
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -29,6 +30,7 @@ spark = SparkSession.builder.appName("departures").getOrCreate()
 flights = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", args.kafka)
+    .options(**kafka_login.options())
     .option("subscribe", args.input)
     .option("startingOffsets", "earliest")
     .load()
@@ -49,6 +51,7 @@ def write(batch: DataFrame, batch_id: int) -> None:
         )
         .write.format("kafka")
         .option("kafka.bootstrap.servers", args.kafka)
+        .options(**kafka_login.options())
         .option("topic", args.output)
         .save()
     )

@@ -15,6 +15,7 @@ from onceproof.qualify import session
 from onceproof.qualify.directory import QualificationProgress
 from onceproof.qualify.session import ProgressListener, Qualification
 from onceproof.scenario_files.load import find
+from onceproof.stack.profiles import profile_of
 
 
 class Silent:
@@ -37,6 +38,7 @@ def qualify(
     scenario: str | Path | None = None,
     *,
     go_on: str | Path | None = None,
+    stack: str | None = None,
     budget: str = "10m",
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
@@ -44,6 +46,7 @@ def qualify(
 ) -> Qualification:
     """Begin the qualification of a ``scenario``, or ``go_on`` with the one in that directory.
 
+    ``stack``: ``compose``, or the name of a stack in ``onceproof.toml``; None: services of its own, or those that it began on.
     ``budget``: for all runs together (``90s``, ``10m``, ``1h30m``). ``listening`` returns a context with what is notified of
     the progress. The result has the matrix in ``cells``, the ``outcome`` and the ``strongest`` claim that held.
 
@@ -62,9 +65,17 @@ def qualify(
     with private_files():
         if go_on is not None:
             directory, progress = session.resume(Path(go_on))
+            if stack not in (None, progress.stack):
+                raise UsageError(
+                    f"--stack {stack} cannot change the stack of a qualification that is continued: "
+                    f"it began on {progress.stack or 'services of its own'}",
+                    hint="leave out --stack",
+                )
+            profile = None if progress.stack is None else profile_of(progress.stack)
         else:
             assert scenario is not None
-            directory, progress = session.begin(find(scenario), runs_dir=Path(runs_dir), seed=seed)
+            profile = None if stack is None else profile_of(stack)
+            directory, progress = session.begin(find(scenario), runs_dir=Path(runs_dir), seed=seed, profile=profile)
         silent: AbstractContextManager[ProgressListener] = nullcontext(Silent())
         with silent if listening is None else listening(progress) as listener:
-            return session.Session(directory, progress, budget_s=budget_s, listener=listener).work()
+            return session.Session(directory, progress, budget_s=budget_s, listener=listener, profile=profile).work()

@@ -127,6 +127,7 @@ def qualify(
         typer.Option(metavar="DIR", help="Folder in which to create the qualification's directory.", file_okay=False),
     ] = Path("onceproof-runs"),
     seed: Seed = None,
+    stack: Stack = None,
 ) -> None:
     """Try each kind of fault at each point of a job's batches.
 
@@ -148,7 +149,9 @@ def qualify(
     with failing_well(as_json) as output:
         from onceproof.cli.qualify import qualify as begin
 
-        raise typer.Exit(begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output))
+        raise typer.Exit(
+            begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output, stack=stack)
+        )
 
 
 @app.command(epilog=EXIT_CODES, rich_help_panel=_RUN)

@@ -18,7 +18,14 @@ from onceproof.qualify.directory import QualificationProgress
 
 
 def qualify(
-    scenario: str | None, *, go_on: Path | None, budget: str, runs_dir: Path, seed: int | None, output: Output
+    scenario: str | None,
+    *,
+    go_on: Path | None,
+    budget: str,
+    runs_dir: Path,
+    seed: int | None,
+    output: Output,
+    stack: str | None = None,
 ) -> int:
     """Begin a qualification, or continue one; returns the exit code. Raises `UsageError` before anything starts."""
     budget_s = seconds(budget)
@@ -32,7 +39,7 @@ def qualify(
             yield progress_line
 
     result = qualification.qualify(
-        scenario, go_on=go_on, budget=budget, seed=seed, runs_dir=runs_dir, listening=listening
+        scenario, go_on=go_on, stack=stack, budget=budget, seed=seed, runs_dir=runs_dir, listening=listening
     )
     color, width = output.look()
     output.say(matrix.as_text(result, color=color, width=width), styled=True)

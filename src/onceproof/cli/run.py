@@ -13,7 +13,6 @@ from onceproof.base.standard_streams import kept
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, crashed, write_file
-from onceproof.cli.stacks import profile_of
 from onceproof.history.not_a_run import check_exists
 from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
@@ -23,6 +22,7 @@ from onceproof.reports.report import PAGE_FILE, RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
+from onceproof.stack.profiles import profile_of
 
 #: `run` draws the picture of a run of consumers with at most so many messages.
 _MOST_DRAWN = 100

@@ -89,8 +89,8 @@ def schema_text() -> str:
 
 
 def planned(name: str, as_json: bool, stack: str | None = None) -> str:
-    from onceproof.cli.stacks import profile_of
     from onceproof.kinds.contract import kind_of
+    from onceproof.stack.profiles import profile_of
 
     loaded = load_file(find(name), None if stack is None else profile_of(stack), runs=False)
     the_plan = plan(loaded.scenario, loaded.profile)

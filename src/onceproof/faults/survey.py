@@ -30,21 +30,26 @@ _MAX_FRAMES = 400
 _MAX_SIMILAR = 40
 
 
-def watch(frames: FrameRules, timeline: Timeline) -> None:
-    """Record the frames by which the job commits and writes, without stopping any."""
+def watch(frames: FrameRules, timeline: Timeline, known_as: Callable[[str], str]) -> None:
+    """Record the frames by which the job commits and writes, without stopping any.
+
+    ``known_as`` returns the name that the scenario's file uses for a topic, as `Scenario.known_as`.
+    """
     for store in all_frames():
         for kind in (store.commit, store.in_task["kind"]):
-            rule = Rule(Condition(kind), "park", name="survey", proceed=_recorder(store, timeline))
+            rule = Rule(Condition(kind), "park", name="survey", proceed=_recorder(store, timeline, known_as))
             frames.arm(store.service, rule)
 
 
-def _recorder(store: StoreFrames, timeline: Timeline) -> Callable[[Frame], bool]:
+def _recorder(store: StoreFrames, timeline: Timeline, known_as: Callable[[str], str]) -> Callable[[Frame], bool]:
     counts: Counter[str] = Counter()
 
     def record(frame: Frame) -> bool:
         facts = store.recorded(frame)
         if facts is None:
             return False
+        if "topics" in facts:
+            facts["topics"] = [known_as(topic) for topic in facts["topics"]]
         key = store.similarity(facts)
         if counts.total() < _MAX_FRAMES and counts[key] < _MAX_SIMILAR:
             counts[key] += 1

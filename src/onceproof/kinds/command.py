@@ -87,14 +87,16 @@ class Command:
         frames = survey or reads_frames(scenario.chaos)
 
         def start(owner: Owner, folder: Path, timeline: Timeline) -> Stack:
+            stack: Stack
             if profile is not None:
                 provider = ComposeStack if isinstance(profile, ComposeProfile) else ExternalStack
-                return provider.start(scenario, profile, owner, folder, fetched, timeline)
-            stack = EmbeddedStack.start(
-                scenario.stack, owner, folder, fetched, timeline, read_frames=frames, object_store=program
-            )
+                stack = provider.start(scenario, profile, owner, folder, fetched, timeline)
+            else:
+                stack = EmbeddedStack.start(
+                    scenario.stack, owner, folder, fetched, timeline, read_frames=frames, object_store=program
+                )
             if survey and stack.frames is not None:
-                watch(stack.frames, timeline)
+                watch(stack.frames, timeline, scenario.known_as)
             return stack
 
         return start
@@ -264,6 +266,8 @@ def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
         "kafka.ca": stack.kafka.client_security.ca,
         "kafka.truststore": stack.kafka.client_security.truststore,
         "checkpoint": str(directory.checkpoint) if stack.object_store is None else stack.object_store.checkpoint,
+        "kafka.properties": stack.kafka.client_security.properties,
+        "kafka.librdkafka": stack.kafka.client_security.librdkafka,
         "here": str(execution.here),
         "python": sys.executable,
     }

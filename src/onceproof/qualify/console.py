@@ -12,6 +12,9 @@ from rich.text import Text
 
 from onceproof.base.timeline import Event
 from onceproof.base.visible import visible
+from onceproof.base.words import times
+from onceproof.faults.job import Job
+from onceproof.qualify.cells import Cell, CellState
 from onceproof.reports.progress import RunState, describe
 
 #: The events of a run that are shown: about its cells, or about what is wrong. All events are in its ``events.jsonl``.
@@ -76,3 +79,21 @@ def clock(seconds: float) -> str:
     """Return minutes and seconds, rounded: ``9:05``."""
     whole = round(seconds)
     return f"{whole // 60}:{whole % 60:02d}"
+
+
+def describe_job(job: Job) -> str:
+    """What the run without faults showed of the job, in one line."""
+    queries = ", ".join(f"{query.name} ({times(query.data_batches, 'batch')} with data)" for query in job.queries)
+    sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
+    return f"the job holds without faults; seen: {queries}; {sinks}"
+
+
+def describe_cell(cell: Cell) -> str:
+    """What a run showed of a cell, in one line."""
+    if cell.exercised:
+        found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
+        how = "approximately placed, " if cell.state is CellState.APPROXIMATE else ""
+        return f"  {cell.title()}: {how}{cell.verdict}{f' ({found})' if found else ''}"
+    seen = "violated in this run, " if cell.shared is not None and cell.shared.anomalies else ""
+    again = "to be run alone" if cell.state is CellState.PENDING else "not reached"
+    return f"  {cell.title()}: {seen}{again}: {cell.why}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -43,6 +44,8 @@ class QualificationProgress:
     seed: int
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that the scenario names by ``{here}`` (its job, for example): path from there -> SHA-256 when the qualification began."""
+    stack: str | None = None
+    """The stack that ``--stack`` named. Its profile is read again by ``--continue``, because it holds secrets."""
     replaced: int = 0
     """Number of the scenario's own faults, which are not used."""
     first: str | None = None
@@ -156,9 +159,10 @@ class Directory:
             raise run_dir_problem(refused, self.path) from refused
         return file
 
-    def command_of(self, cell: Cell) -> str:
-        """Return the command that runs the cell alone."""
-        return f"onceproof run {self.cells / cell.name}.yaml"
+    def command_of(self, cell: Cell, stack: str | None = None) -> str:
+        """Return the command that runs the cell alone, on that stack."""
+        words = ["onceproof", "run", f"{self.cells / cell.name}.yaml", *(["--stack", stack] if stack else [])]
+        return shlex.join(words)
 
 
 def digest_of(file: Path) -> str:

@@ -167,7 +167,9 @@ def _print_violated(page: Page, result: Qualification, explained: set[str]) -> N
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {cell.why}", "yellow")
             _print_anomalies(page, cell, result.scenario, explained)
-            page.unbroken("  repeat" if cell.alone else "  alone", result.directory.command_of(cell))
+            page.unbroken(
+                "  repeat" if cell.alone else "  alone", result.directory.command_of(cell, result.progress.stack)
+            )
             if cell.runs:
                 page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
     for (run, why), cells in unseparated.items():
@@ -187,7 +189,7 @@ def _print_violated(page: Page, result: Qualification, explained: set[str]) -> N
                 page.line("  unproven", f"the fault is not proven to have hit: {'; '.join(cell.evidence)}", "yellow")
             if not common:
                 _print_anomalies(page, cell, result.scenario, explained)
-            page.unbroken("  alone", result.directory.command_of(cell))
+            page.unbroken("  alone", result.directory.command_of(cell, result.progress.stack))
         page.unbroken("  seen in", str(result.directory.path / run))
 
 
@@ -378,6 +380,6 @@ def _cell(cell: Cell, result: Qualification) -> dict[str, Any]:
         "fixes": {name: list(_fixes(name, result.scenario)) for name in cell.anomalies},
         "not_separated_from": list(cell.shared.others) if cell.together and cell.shared is not None else None,
         "runs": [str(result.directory.path / run) for run in cell.runs],
-        "repeat": result.directory.command_of(cell) if violated else None,
+        "repeat": result.directory.command_of(cell, result.progress.stack) if violated else None,
         "repeat_was_run": cell.alone and not cell.together if violated else None,
     }

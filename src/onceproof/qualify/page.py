@@ -73,7 +73,7 @@ def write(path: Path) -> Path:
 
 
 def page(directory: Directory, progress: QualificationProgress) -> str:
-    shown = tuple(_shown(cell, directory) for cell in progress.cells)
+    shown = tuple(_shown(cell, directory, progress.stack) for cell in progress.cells)
     result = progress.result()
     counts = Counter(one.result for one in shown)
     return render(
@@ -93,6 +93,7 @@ def page(directory: Directory, progress: QualificationProgress) -> str:
         facts=(
             ("directory", str(directory.path)),
             ("scenario", progress.scenario_path),
+            ("stack", progress.stack or "services of its own"),
             ("scenario, SHA-256", progress.digest),
             ("seed", str(progress.seed)),
             ("time", clock(progress.spent_s)),
@@ -133,7 +134,7 @@ def _lead(progress: QualificationProgress, counts: Counter[str]) -> str:
     return f"{reachable} reachable cells: {words or 'none'}. A cell says nothing about other points or other jobs."
 
 
-def _shown(cell: Cell, directory: Directory) -> ShownCell:
+def _shown(cell: Cell, directory: Directory, stack: str | None) -> ShownCell:
     if not cell.reachable:
         result, symbol = "n/a", "\u2013"
     elif cell.verdict is None:
@@ -141,11 +142,9 @@ def _shown(cell: Cell, directory: Directory) -> ShownCell:
     else:
         result, symbol = cell.verdict.value, SYMBOLS[cell.verdict]
     runs = tuple((run, _holds(directory, f"{run}/{PAGE}")) for run in cell.runs if _RUN.fullmatch(run))
-    file = directory.cells / f"{cell.name}.yaml"
-    is_there = (
-        cell.reachable and _CELL.fullmatch(cell.name) and _holds(directory, f"{directory.cells.name}/{file.name}")
-    )
-    command = f"onceproof run {shlex.quote(str(file))}" if is_there else None
+    named = cell.reachable and _CELL.fullmatch(cell.name)
+    is_there = named and _holds(directory, f"{directory.cells.name}/{cell.name}.yaml")
+    command = directory.command_of(cell, stack) if is_there else None
     return ShownCell(cell, result, symbol, cell.word, command, runs, tuple(dict.fromkeys(_fixes(cell))))
 
 

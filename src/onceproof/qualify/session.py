@@ -13,10 +13,8 @@ from typing import Protocol
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event, read_events
-from onceproof.base.words import times
 from onceproof.data import rows_of
 from onceproof.faults import survey
-from onceproof.faults.job import Job
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.kinds.contract import kind_of
@@ -41,6 +39,7 @@ from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load, load_file
+from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.fetch import components
 
 _LEAST_DEADLINE_S = 60.0
@@ -90,9 +89,14 @@ class Qualification:
         return any(cell.state is CellState.PENDING for cell in self.progress.cells)
 
 
-def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, QualificationProgress]:
-    """Begin a qualification of the scenario at ``path``. Raises `UsageError` if it cannot be qualified."""
-    scenario = load(path)
+def begin(
+    path: Path, *, runs_dir: Path, seed: int | None, profile: StackProfile | None = None
+) -> tuple[Directory, QualificationProgress]:
+    """Begin a qualification of the scenario at ``path``. Raises `UsageError` if it cannot be qualified.
+
+    ``profile``: the stack to run it on; None: services of its own.
+    """
+    scenario = load_file(path, profile, runs=False).scenario  # its own faults are not used
     _check(scenario)
     directory = Directory.create(runs_dir, scenario.name)
     template = Template(path)
@@ -105,6 +109,7 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, Q
         files={name: digest_of(file) for name, file in named_files(path).items()},
         seed=scenario.seed if seed is None else seed,
         replaced=len(scenario.chaos),
+        stack=None if profile is None else profile.name,
     )
     directory.save(progress)
     return directory, progress
@@ -157,7 +162,10 @@ class Session:
         budget_s: float,
         listener: ProgressListener,
         clock: Callable[[], float] = time.monotonic,
+        profile: StackProfile | None = None,
     ) -> None:
+        """``profile``: that of ``progress.stack``."""
+        self._profile = profile
         self._directory = directory
         self._progress = progress
         self._listener = listener
@@ -204,11 +212,12 @@ class Session:
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         self._first_batches = job.first_batches()
         if not self._progress.cells:
-            self._save(cells=tuple(cells(job, self._scenario)))
+            controlled = None if self._profile is None else self._profile.controlled
+            self._save(cells=tuple(cells(job, self._scenario, controlled=controlled)))
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
         gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""
-        self._listener.print(f"{_describe_job(job)}; {reachable} cells of the matrix can be reached{gaps}")
+        self._listener.print(f"{console.describe_job(job)}; {reachable} cells of the matrix can be reached{gaps}")
         while (chosen := self._next_step()) is not None:
             self._run_step(chosen)
         left = any(cell.state is CellState.PENDING for cell in self._progress.cells)
@@ -265,7 +274,7 @@ class Session:
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED or cell.state is CellState.PENDING:
                 self._write_cell(cell)
-            self._listener.print(_describe_cell(cell))
+            self._listener.print(console.describe_cell(cell))
         pace, fault_s = self._pace(), dict(self._progress.fault_s)
         cell_s = round(max(took - pace.base_s, 1.0) / len(changed) * _MARGIN, 1)
         if cut_off:  # learn nothing from this run: the cells of the next budget would seem not to fit
@@ -303,7 +312,10 @@ class Session:
 
     def _run(self, file: Path, *, survey_frames: bool = False) -> RunResult:
         return run(
-            load_file(file), runs_dir=self._directory.runs, listeners=[self._listener.event], survey=survey_frames
+            load_file(file, self._profile),
+            runs_dir=self._directory.runs,
+            listeners=[self._listener.event],
+            survey=survey_frames,
         )
 
     def _handle_failure(self, chosen: RunStep, failure: OnceproofError, number: int) -> None:
@@ -426,19 +438,3 @@ def _as_reported(cell: Cell, shortage: str) -> Cell:
         why=f"{shared.why}; {alone}",
         runs=(*(run for run in cell.runs if run != shared.run), shared.run),
     )
-
-
-def _describe_job(job: Job) -> str:
-    queries = ", ".join(f"{query.name} ({times(query.data_batches, 'batch')} with data)" for query in job.queries)
-    sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
-    return f"the job holds without faults; seen: {queries}; {sinks}"
-
-
-def _describe_cell(cell: Cell) -> str:
-    if cell.exercised:
-        found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
-        how = "approximately placed, " if cell.state is CellState.APPROXIMATE else ""
-        return f"  {cell.title()}: {how}{cell.verdict}{f' ({found})' if found else ''}"
-    seen = "violated in this run, " if cell.shared is not None and cell.shared.anomalies else ""
-    again = "to be run alone" if cell.state is CellState.PENDING else "not reached"
-    return f"  {cell.title()}: {seen}{again}: {cell.why}"

@@ -15,6 +15,8 @@ MEANINGS = {
     "kafka.security": "security.protocol of those addresses: PLAINTEXT, except with --stack",
     "kafka.ca": "PEM file of the authority to trust there; empty without TLS",
     "kafka.truststore": "the same as a PKCS12 file with the password changeit; empty without TLS",
+    "kafka.properties": "properties file of a Java client with login and TLS, as for --command-config; empty without both",
+    "kafka.librdkafka": "the same with the property names of librdkafka; empty without both",
     "postgres": "libpq URI of the pipeline's database, without the password (that is in PGPASSFILE)",
     "postgres.jdbc": "JDBC URL of the same database",
     "postgres.driver": "path of the jar of Postgres' JDBC driver, for --jars or spark.jars (it is on the job's class path anyway)",
@@ -35,7 +37,7 @@ MEANINGS = {
 }
 
 _TEMPLATE = re.compile(
-    r"\{(kafka(?:\.(?:security|ca|truststore))?|postgres(?:\.(?:jdbc|driver|host|port|user|database|password))?|spark\.master|checkpoint|here|python|(?:topic|table|output|input|expected)\.[^{}\s\"']+)\}"
+    r"\{(kafka(?:\.(?:security|ca|truststore|properties|librdkafka))?|postgres(?:\.(?:jdbc|driver|host|port|user|database|password))?|spark\.master|checkpoint|here|python|(?:topic|table|output|input|expected)\.[^{}\s\"']+)\}"
 )
 
 

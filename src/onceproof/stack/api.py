@@ -66,6 +66,10 @@ class KafkaSecurity:
     """PEM file of the authority that issued the proxies' certificates; empty without TLS."""
     truststore: str = ""
     """The same as a PKCS12 file, with the password ``changeit``; empty without TLS."""
+    properties: str = ""
+    """File with the settings of a Java client, one ``name=value`` per line; empty without login and TLS."""
+    librdkafka: str = ""
+    """The same with the names of librdkafka's settings."""
 
 
 class Kafka(Protocol):

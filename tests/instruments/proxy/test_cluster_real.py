@@ -190,21 +190,18 @@ def test_an_acl_applies_through_the_proxy(front: Front) -> None:
         made.init_transactions(10)
 
 
-@pytest.mark.full
 def test_a_client_that_does_not_trust_the_authority_is_named(front: Front) -> None:
     settings = front.kafka.settings(at=front.proxy.bootstrap)  # trusts the cluster's authority only
     with pytest.raises(EnvironmentProblem, match=r"does not trust this run's authority"):
         front.proxy.discover(5, settings)
 
 
-@pytest.mark.full
 def test_a_client_without_tls_is_named(front: Front) -> None:
     settings = {**front.settings(), "security.protocol": "SASL_PLAINTEXT"}
     with pytest.raises(EnvironmentProblem, match=r"set its security.protocol to SSL or SASL_SSL"):
         front.proxy.discover(5, settings)
 
 
-@pytest.mark.full
 def test_a_cluster_of_another_authority_is_named(kafka: ForeignKafka, tmp_path: Path) -> None:
     loop = ProxyLoop()
     other = RunAuthority.create(tmp_path / "other")

@@ -21,7 +21,7 @@ from onceproof.stack.processes.owner import Owner
 
 from ...foreign_cluster import ForeignPostgres
 
-pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
+pytestmark = [pytest.mark.real, pytest.mark.services]
 
 DISABLED = {"channel_binding": "disable"}
 

@@ -9,12 +9,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from onceproof.base.errors import UsageError
-from onceproof.cli.stacks import profile_of
 from onceproof.scenario_files.load import find, load_file
 from onceproof.stack.compose.project import PORTS, compose_file
 from onceproof.stack.compose.stack import ComposeProfile
 from onceproof.stack.external.profile import load_profile
 from onceproof.stack.kafka import settings
+from onceproof.stack.profiles import profile_of
 
 NODES = {"one": ("kafka",), "three": ("controller", "broker-1", "broker-2", "broker-3")}
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from onceproof.base.errors import EnvironmentProblem
-from onceproof.judge.findings import Verdict
+from onceproof.base.errors import EnvironmentProblem, ScenarioError
+from onceproof.cli.app import app
 from onceproof.run import run
 from onceproof.scenario_files.load import find, load_file
 from onceproof.stack.compose import images, project
@@ -24,6 +25,7 @@ from onceproof.stack.compose.stack import ComposeProfile
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.ports import PortLease
 
+from ...conformance import SCENARIOS, record, record_n_a
 from ...gate import assert_as_expected
 
 pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(600)]
@@ -77,6 +79,20 @@ def test_a_port_that_is_taken_leaves_nothing(by_hand: Project, monkeypatch: pyte
     assert by_hand.containers() == []
 
 
+def test_an_image_that_cannot_be_had_leaves_nothing(
+    by_hand: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ONCEPROOF_KAFKA_IMAGE", "127.0.0.1:1/no/such-image:1")
+    monkeypatch.chdir(tmp_path)
+    before = {one.id for one in client().containers.list(all=True)}
+    for words in (["up"], ["run", "foreign-kafka-sink", "--stack", "compose"]):
+        done = CliRunner().invoke(app, words)
+        output = " ".join(done.output.split())
+        assert done.exit_code == 4 and "onceproof itself failed" not in output, done.output
+        assert "no/such-image" in output and "onceproof up --build-from BASE" in output
+    assert by_hand.containers() == [] and {one.id for one in client().containers.list(all=True)} == before
+
+
 def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tmp_path: Path) -> None:
     dead, living = Project("onceproof-test-dead"), by_hand
     ports = PortLease.take(len(project.PORTS))
@@ -97,10 +113,15 @@ def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tm
         ports.release()
 
 
-@pytest.mark.parametrize("name", ["naive-append", "effectively-once", "postgres-crash", "broker-crash"])
+@pytest.mark.parametrize("name", [*SCENARIOS, "broker-crash"], ids=lambda name: Path(name).stem)
 def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: Path) -> None:
-    loaded = load_file(find(name), ComposeProfile.planned())
+    try:
+        loaded = load_file(find(name), ComposeProfile.planned())
+    except ScenarioError as refused:
+        record_n_a("compose", name, refused)
+        return
     before = {one.id for one in client().containers.list(all=True)}
-    verdict: Verdict = run(loaded, runs_dir=tmp_path).verdict
-    assert_as_expected(name, verdict)
+    done = run(loaded, runs_dir=tmp_path)
+    assert_as_expected(name, done.verdict)
+    record("compose", name, done.verdict, done.run_dir)
     assert {one.id for one in client().containers.list(all=True)} == before, "the run's own containers are removed"

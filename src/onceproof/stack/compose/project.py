@@ -86,7 +86,8 @@ class Project:
             raise
 
     def down(self) -> None:
-        """Remove its containers, networks and volumes. Idempotent."""
+        """Remove its containers, networks and volumes. Idempotent. Raises `EnvironmentProblem`."""
+        client()  # says what is wrong if no daemon answers
         # compose.yaml is read as a whole: the password's variable must exist.
         self._compose(
             "down", "--volumes", "--timeout", "0", profiles="one,three", variables={**os.environ, _PASSWORD: "-"}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # not in __all__
 
 from onceproof.base.errors import EnvironmentProblem
@@ -33,6 +34,7 @@ _RIGHTS = {
     AclOperation.DESCRIBE: "find their leaders",
     AclOperation.DELETE: "delete them at the end",
 }
+_DELETE = AclOperation.DELETE
 _SLICE_S = 0.5
 _REMOVE_S = 4.0
 
@@ -129,6 +131,9 @@ def _tls_cause(text: str) -> tuple[str, str]:
     return "the TLS handshake failed", "see kafka.tls"
 
 
+_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
 def _refused(profile: StackProfile, topic: str, error: KafkaError) -> EnvironmentProblem:
     where, said = _where(profile), error.str()
     if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -136,7 +141,7 @@ def _refused(profile: StackProfile, topic: str, error: KafkaError) -> Environmen
             f"{where} has a topic {topic} that this run did not create: it is left as it is",
             hint=f"it may be left from a killed run: `onceproof cleanup --stack {profile.name}`",
         )
-    if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+    if error.code() in _DENIED:
         user = profile.kafka.sasl.username if profile.kafka.sasl is not None else "ANONYMOUS"
         return EnvironmentProblem(
             f"{where}: {user!r} may not create topic {topic}: {said}",
@@ -144,7 +149,36 @@ def _refused(profile: StackProfile, topic: str, error: KafkaError) -> Environmen
             f"with the prefix onceproof-: kafka-acls --add --allow-principal User:{user} --operation All "
             "--topic onceproof- --resource-pattern-type prefixed",
         )
-    return EnvironmentProblem(f"{where} would not create topic {topic}: {said}", hint="see the scenario's partitions")
+    hint = "see the scenario's partitions"
+    if error.code() == KafkaError.POLICY_VIOLATION:
+        hint = "its create.topic.policy refuses it: see the scenario's partitions and prepare.topics, or ask its administrator"
+    return EnvironmentProblem(f"{where} would not create topic {topic}: {said}", hint=hint)
+
+
+class Throttling:
+    """How long Kafka has delayed the requests of the harness by quotas, over all of its clients. Thread-safe."""
+
+    def __init__(self, profile: StackProfile) -> None:
+        self._profile = profile
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+
+    def seen(self, event: ThrottleEvent) -> None:
+        """``throttle_cb`` of a client: called for each answer that a broker delayed, and once when the delay is over."""
+        with self._lock:
+            self._seconds += event.throttle_time
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` after ``connect_s`` seconds of delay: such a run shows nothing."""
+        if self._seconds <= self._profile.connect_s:
+            return
+        user = self._profile.kafka.sasl.username if self._profile.kafka.sasl is not None else "ANONYMOUS"
+        raise EnvironmentProblem(
+            f"{_where(self._profile)} has a quota for {user!r} and has delayed its requests by {self._seconds:.0f} s so far",
+            hint="its administrator can raise or remove it: kafka-configs --alter --entity-type users "
+            f"--entity-name {user} --delete-config producer_byte_rate,consumer_byte_rate,request_percentage,"
+            "controller_mutation_rate; or feed less: input.rows of the scenario",
+        )
 
 
 class ExternalKafka(Topics):
@@ -169,13 +203,14 @@ class ExternalKafka(Topics):
         self.client_bootstrap = client_bootstrap
         self.client_security = client_security or KafkaSecurity()
         self.harness_bootstrap = profile.kafka.bootstrap
+        self.throttling = Throttling(profile)
 
     def admin(self, *, asking_not: int | None = None) -> AdminClient:
         others = [f"{host}:{port}" for id, (host, port) in self._addresses.items() if id != asking_not]
         return AdminClient({**self.harness_client(), "bootstrap.servers": ",".join(others)})
 
     def harness_client(self) -> dict[str, Any]:
-        return harness_client(self._profile, self._names)
+        return {**harness_client(self._profile, self._names), "throttle_cb": self.throttling.seen}
 
     def is_own(self, topic: str) -> bool:
         return topic.startswith(self._names.prefix)
@@ -198,6 +233,7 @@ class ExternalKafka(Topics):
         try:
             super().create_topic(name, partitions, {**_KEEP, **(config or {})})
         except EnvironmentProblem as problem:
+            self.throttling.check()
             refused = problem.__cause__
             if not isinstance(refused, KafkaException):
                 raise
@@ -206,6 +242,7 @@ class ExternalKafka(Topics):
         self._check_rights(name)
 
     def _check_rights(self, name: str) -> None:
+        """Kafka reports rights only on a topic that exists. So without the right to delete, one topic remains."""
         admin = self.admin()
         asked = admin.describe_topics(
             TopicCollection([name]), include_authorized_operations=True, request_timeout=TOPIC_DEADLINE_S
@@ -218,7 +255,12 @@ class ExternalKafka(Topics):
                 raise EnvironmentProblem(
                     f"{_where(self._profile)}: the right {right.name} on topics {self._names.prefix}* is missing, "
                     f"which onceproof needs to {purpose}",
-                    hint=f"its administrator can allow {right.name} on topics with the prefix onceproof-",
+                    hint=f"its administrator can allow {right.name} on topics with the prefix onceproof-"
+                    + (
+                        f"; then remove {name}: onceproof cleanup --stack {self._profile.name}"
+                        if right is _DELETE
+                        else ""
+                    ),
                 )
 
     def log_folders(self, topic: str) -> dict[int, Path]:

@@ -7,6 +7,9 @@ because the search path of its connections is that schema alone.
 from __future__ import annotations
 
 import os
+import socket
+import ssl
+import struct
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from onceproof.stack.api import Proxy
 from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import PostgresProfile, StackProfile, Tls
+from onceproof.stack.external.trust import upstream_context
 
 #: ``publish_via_partition_root`` and pgoutput without empty transactions.
 _LEAST_VERSION = 15
@@ -125,6 +129,9 @@ def _where(profile: StackProfile) -> str:
     return f"Postgres {parts['host']}:{parts.get('port', '5432')}/{parts['dbname']} of [stack.{profile.name}]"
 
 
+#: The first message of a client that wants TLS: its length and the code of the request.
+_SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+
 #: Part of libpq's message -> cause and fix.
 _CAUSES = (
     ("password authentication failed", "the password is wrong", "see postgres.uri (the user) and postgres.password"),
@@ -134,6 +141,8 @@ _CAUSES = (
     ("does not match host name", "its certificate is for another name", "see the host in postgres.uri"),
     ("does not support SSL", "it does not speak TLS", "remove postgres.tls"),
     ("no encryption", "it refuses connections without TLS, or this user or address", "add postgres.tls = {ca = ...}"),
+    ("too many connections", "it has no connection left for this user", "raise the role's CONNECTION LIMIT or max_connections"),
+    ("remaining connection slots", "it has no connection left for this user", "raise max_connections, or end idle sessions"),
     ("no pg_hba.conf entry", "it refuses this user, database or address", "see its pg_hba.conf"),
     ("does not exist", "the database or the user does not exist", "see postgres.uri"),
 )  # fmt: skip
@@ -141,6 +150,8 @@ _CAUSES = (
 
 def _unreachable(refused: psycopg.OperationalError, profile: StackProfile) -> EnvironmentProblem:
     said = " ".join(str(refused).split())
+    if "certificate verify failed" in said and (why := _certificate_problem(profile)):
+        said = why
     for part, cause, fix in _CAUSES:
         if part in said:
             return EnvironmentProblem(f"{_where(profile)}: {cause}: {said}", hint=fix)
@@ -148,6 +159,22 @@ def _unreachable(refused: psycopg.OperationalError, profile: StackProfile) -> En
         f"{_where(profile)} cannot be reached: {said}",
         hint="see the host and the port in postgres.uri; connect_s is how long a connection may take",
     )
+
+
+def _certificate_problem(profile: StackProfile) -> str:
+    """What is wrong with the server's certificate, which libpq does not say; empty if nothing is found."""
+    assert profile.postgres is not None, "the profile has a Postgres"
+    host, port = address(profile.postgres)
+    try:
+        with socket.create_connection((host, port), timeout=profile.connect_s) as connection:
+            connection.sendall(_SSL_REQUEST)
+            connection.recv(1)
+            with upstream_context(profile.postgres.tls).wrap_socket(connection, server_hostname=host):
+                return ""
+    except ssl.SSLCertVerificationError as why:
+        return f"certificate verify failed: {why.verify_message}"
+    except OSError:
+        return ""
 
 
 class ExternalPostgres:

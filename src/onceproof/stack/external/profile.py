@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -31,6 +31,7 @@ _EXAMPLE = """for example:
   kafka = {bootstrap = "kafka-staging:9092"}
   postgres = {uri = "postgresql://tester@db-staging/test", password = "${STAGING_PG_PASSWORD}"}"""
 
+_Text = TypeVar("_Text", str, SecretStr)
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 
@@ -48,10 +49,18 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _one_line(value: _Text) -> _Text:
+    """A client's properties file has one line for each setting."""
+    text = value if isinstance(value, str) else value.get_secret_value()
+    if len(text.splitlines()) > 1 or text != text.rstrip("\r\n"):
+        raise ValueError("it has a line break: was it read from a file?")
+    return value
+
+
 class Sasl(Model):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-    username: str
-    password: SecretStr
+    username: Annotated[str, AfterValidator(_one_line)]
+    password: Annotated[SecretStr, AfterValidator(_one_line)]
 
 
 class Tls(Model):
@@ -76,10 +85,14 @@ class KafkaProfile(Model):
     bootstrap: Annotated[str, AfterValidator(_addresses)]
     security: Security = "PLAINTEXT"
     sasl: Sasl | None = None
+    job: Sasl | None = None
+    """The job's own login, for ``{kafka.properties}``; None: the same as ``sasl``."""
     tls: Tls | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.job is not None and self.sasl is None:
+            raise ValueError("job is a login, and sasl is missing: add sasl, the login of onceproof itself")
         if self.security.startswith("SASL") != (self.sasl is not None):
             fix = "add sasl = {mechanism, username, password}" if self.sasl is None else "remove sasl"
             raise ValueError(f"security is {self.security}: {fix}")
@@ -176,7 +189,8 @@ class StackProfile(Model):
 
     def secrets(self) -> list[str]:
         """Texts that nothing may show or store."""
-        of_kafka = [self.kafka.sasl.password.get_secret_value()] if self.kafka.sasl is not None else []
+        logins = [login for login in (self.kafka.sasl, self.kafka.job) if login is not None]
+        of_kafka = [login.password.get_secret_value() for login in logins]
         return [text for text in (*of_kafka, self.postgres.secret if self.postgres is not None else "") if text]
 
 
@@ -227,8 +241,9 @@ def _nearest() -> Path:
 def _refuse_literal_secrets(table: dict[str, Any], where: str) -> None:
     """A password in the file itself would be committed with it."""
     kafka, postgres = table.get("kafka"), table.get("postgres")
-    sasl = kafka.get("sasl") if isinstance(kafka, dict) else None
-    for key, owner in (("kafka.sasl.password", sasl), ("postgres.password", postgres)):
+    sasl, job = (kafka.get(key) if isinstance(kafka, dict) else None for key in ("sasl", "job"))
+    owners = (("kafka.sasl.password", sasl), ("kafka.job.password", job), ("postgres.password", postgres))
+    for key, owner in owners:
         value = owner.get("password") if isinstance(owner, dict) else None
         if isinstance(value, str) and not _VARIABLE.fullmatch(value):
             raise UsageError(

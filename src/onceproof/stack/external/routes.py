@@ -16,6 +16,7 @@ from onceproof.instruments.proxy.cluster import ClusterProxy
 from onceproof.instruments.proxy.tls import UpstreamTls
 from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.external import postgres
+from onceproof.stack.external.client_files import write_client_files
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.trust import upstream_context
 from onceproof.stack.kafka.settings import HOST
@@ -87,7 +88,8 @@ class Routes:
         """What the job needs to connect to the proxies in front of the brokers."""
         trust = self.authority if self._profile.kafka.encrypted else None
         paths = ("", "") if trust is None else (str(trust.ca), str(trust.truststore))
-        return KafkaSecurity(self._profile.kafka.security, *paths)
+        files = write_client_files(self._owner.scratch, self._profile.kafka, *paths)
+        return KafkaSecurity(self._profile.kafka.security, *paths, *files)
 
     def _client_settings(self) -> dict[str, Any]:
         """As `KafkaProfile.client_settings`, but for a client of the proxies."""

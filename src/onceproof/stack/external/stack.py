@@ -155,7 +155,8 @@ class ExternalStack:
         return [*dict.fromkeys(found)]
 
     def check_health(self) -> None:
-        """Raise `ServiceFailed` or `EnvironmentProblem` if a process of this run ended, or the protocol proxy failed."""
+        """Raise `ServiceFailed` or `EnvironmentProblem` if a process of this run ended, the protocol proxy failed, or a quota bites."""
+        self.kafka.throttling.check()
         if self.spark is not None:
             self.spark.check_health()
         self.frames.check()
