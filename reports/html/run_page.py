@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from markupsafe import Markup, escape
 
 from onceproof.base.errors import HistoryError
 from onceproof.base.visible import visible
-from onceproof.history.run_record import BuiltComponent, RunRecord
-from onceproof.judge.anomalies import anomaly
+from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.kinds.contract import has_picture
+from onceproof.reports import fixes
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
 from onceproof.reports.html.limits import MOST_BYTES, SIZES, Limits, Some, some
@@ -26,7 +26,6 @@ from onceproof.reports.html.source import LOGS, StoredRun, read
 from onceproof.reports.html.timeline import Timeline, Window, timeline
 from onceproof.reports.picture import picture, svg
 from onceproof.reports.picture import text as picture_text
-from onceproof.stores.contract import store_of, systems
 
 #: A picture of more rows than this would be larger than the rest of the page.
 _MOST_DRAWN = 800
@@ -153,7 +152,7 @@ def _steps(run: StoredRun) -> Iterator[Step]:
     verdict, where = run.verdict, shlex.quote(str(run.path))
     names = list(verdict.anomalies()) if verdict is not None else []
     for name in names:
-        if stops := fixes(name, run.record):
+        if stops := fixes.of_run(name, run.record):
             yield Step(f"Fix for {name}, one of", stops) if len(stops) > 1 else Step(f"Fix for {name}", stops)
         yield _command(f"More about {name}", f"onceproof explain {shlex.quote(name)}")
     if verdict is not None and verdict.outcome is Outcome.INCONCLUSIVE:
@@ -174,23 +173,6 @@ def _steps(run: StoredRun) -> Iterator[Step]:
 
 def _command(label: str, command: str) -> Step:
     return Step(label, (command,), command=True)
-
-
-def fixes(name: str, record: RunRecord) -> tuple[str, ...]:
-    """What stops the anomaly in outputs such as this run's."""
-    try:
-        scenario = record.scenario.parsed(Path(), with_faults=False)
-        return stops(name, {store_of(spec).words.system for spec in scenario.outputs.values()})
-    except (HistoryError, KeyError):  # of another version
-        return stops(name)
-
-
-def stops(name: str, stores: Collection[str] | None = None) -> tuple[str, ...]:
-    """What stops the anomaly in these output systems (default: in all); empty if the checker has no explanation."""
-    try:
-        return anomaly(name).explanation.stops_for(systems() if stores is None else stores)
-    except KeyError:
-        return ()
 
 
 def _faults(verdict: Verdict, line: Timeline | None) -> Iterator[FaultRow]:

@@ -24,3 +24,9 @@ def seconds(text: str, what: str = "--budget") -> float:
             f"{what} {text!r} is too short: a run without faults takes {_LEAST_S:.0f} s or more", hint=f"give {hint}"
         )
     return total
+
+
+def clock(duration_s: float) -> str:
+    """Return minutes and seconds, rounded: ``9:05``."""
+    whole = round(duration_s)
+    return f"{whole // 60}:{whole % 60:02d}"

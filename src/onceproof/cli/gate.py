@@ -45,8 +45,10 @@ def gate(
 
     def execute(scenario: GateScenario) -> Run:
         output.say(f"gate: {scenario.path}, expected {scenario.expect}")
-        with Progress(output.console(), scenario.path) as progress:
-            return runs.run(loaded[scenario.path], runs_dir=runs_dir, listeners=[progress])
+        each = loaded[scenario.path]
+        limit_s = each.scenario.limits.deadline_s
+        with Progress(output.console(), scenario.path, limit_s) as progress:
+            return runs.run(each, runs_dir=runs_dir, listeners=[progress])
 
     order = session.ordered(gated.scenarios, session.read_last_failed(runs_dir), guesses)
     result = session.work(order, known, execute, budget_s=budget_s)
@@ -99,9 +101,7 @@ def _update(result: GateResult, gated: GateSettings, output: Output) -> None:
 
 def as_text(result: GateResult, output: Output) -> str:
     """The table, then what failed with its findings and its run directory."""
-    console = output.console()
-    color = console.is_terminal and console.color_system is not None and not console.no_color
-    page = Page(color, min(console.width, 120) if console.is_terminal else 100)
+    page = Page(output.look(log_width=100))
     page.rule()
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for column in ("scenario", "expected", "result", "why"):

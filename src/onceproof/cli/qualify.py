@@ -34,11 +34,7 @@ def qualify(
     result = qualification.qualify(
         scenario, go_on=go_on, budget=budget, seed=seed, runs_dir=runs_dir, listening=listening
     )
-    console = output.console()
-    color = console.is_terminal and console.color_system is not None and not console.no_color
-    output.say(
-        matrix.as_text(result, color=color, width=min(console.width, 120) if console.is_terminal else 100), styled=True
-    )
+    output.say(matrix.as_text(result, output.look(log_width=100)), styled=True)
     with private_files():
         qualification_report(result.directory.path, output)
     if output.as_json:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from onceproof.base.duration import clock
 from onceproof.base.errors import UsageError
 from onceproof.history import run_files
 from onceproof.qualify.cells import Cell, State, kinds
-from onceproof.qualify.console import clock
 from onceproof.qualify.directory import FILE, Directory, Progress
+from onceproof.reports import fixes
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
 from onceproof.reports.html.files import FILE as PAGE
 from onceproof.reports.html.page import render
-from onceproof.reports.html.run_page import SYMBOLS, stops
+from onceproof.reports.html.run_page import SYMBOLS
 from onceproof.scenario.points import Point
 
 #: A run directory and a cell's file, below the directory of the qualification. Other names may lead out of it.
@@ -161,7 +162,7 @@ def _holds(directory: Directory, name: str) -> bool:
 
 def _fixes(cell: Cell) -> Iterator[str]:
     for name in cell.anomalies:
-        yield from stops(name)
+        yield from fixes.of_systems(name)
 
 
 def _word(cell: Cell) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from onceproof.base import duration
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event
@@ -19,7 +20,7 @@ from onceproof.faults.job import Job
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.kinds.contract import kind_of
-from onceproof.qualify import attribution, console, windows
+from onceproof.qualify import attribution, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
@@ -377,11 +378,11 @@ class Session:
 
     def _why_not_tried(self) -> str:
         """Return why the cells that are still pending were not tried."""
-        left, budget = self.left_s, console.clock(self._budget_s)
+        left, budget = self.left_s, duration.clock(self._budget_s)
         needed = needed_s(self._progress.cells, self._pace())
         if needed is None or left <= 0:
             return f"the budget of {budget} was used up"
-        needs, remains = console.clock(math.ceil(needed)), console.clock(left)
+        needs, remains = duration.clock(math.ceil(needed)), duration.clock(left)
         more = "a little more than" if needs == remains else f"about {needs}, more than"
         return f"the shortest run that remains needs {more} the {remains} left of the budget of {budget}"
 
