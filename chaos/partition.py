@@ -60,6 +60,7 @@ class Partition:
         self._proxies: list[Proxy] = []
         self._struck_at = 0.0
         self._open = False
+        self._is_back = False
 
     @classmethod
     def needs_control(cls, spec: PartitionSpec) -> str | None:
@@ -98,6 +99,7 @@ class Partition:
                     proxy.add_toxic("timeout", stream, timeout=0)
             self._open = is_open(context, seen.query, seen.batch)
         self._struck_at = context.timeline.now()
+        context.timeline.emit("broker.away", broker=broker, how=f"cut off from {self._spec.from_}")
 
     def _lost_on(self, proxy: Proxy, broker: int) -> tuple[Stream, ...]:
         """The directions to cut: clients and followers connect to the leader, while the leader connects to the controller."""
@@ -173,6 +175,9 @@ class Partition:
     def heal(self, context: FaultContext) -> None:
         for proxy in self._proxies:
             proxy.heal()
+        if self._before is not None and not self._is_back:
+            self._is_back = True
+            context.timeline.emit("broker.back", broker=self._before.broker)
 
 
 def _connected(pids: list[int], proxy: Proxy) -> bool:

@@ -1,4 +1,4 @@
-"""Shows the progress of a run: lines for phases, faults and restarts, and on a terminal a status below them.
+"""Shows the progress of a run on the live display: lines for phases, faults and restarts, and the state in its panel.
 
 It listens to the run's timeline. It is not a report, because it does not show the outcome.
 """
@@ -6,16 +6,12 @@ It listens to the run's timeline. It is not a report, because it does not show t
 from __future__ import annotations
 
 import threading
-import time
-from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console
 
+from onceproof.base.live import Display
 from onceproof.base.timeline import Event
-from onceproof.base.visible import visible
 
 _BATCH_LINE_EVERY_S = 10.0
 """The shortest time between two lines about batches in a log: hundreds of them would bury the faults."""
@@ -34,7 +30,7 @@ _PHASES = {
 
 
 class RunState:
-    """The state of the run according to the events so far."""
+    """The state of the run according to the events so far. Events come from several threads."""
 
     def __init__(self) -> None:
         self.phase = "fetch"
@@ -45,24 +41,29 @@ class RunState:
         """Records of committed batches."""
         self.active: dict[int, str] = {}
         """Index -> faults that struck and are not healed."""
+        self.hit = 0
         self.restarts = 0
+        self._lock = threading.Lock()
 
     def add(self, event: Event) -> None:
         data = event.data
-        match event.kind:
-            case "phase":
-                self.phase = data["name"]
-            case "feed.chunk":
-                self.fed += data.get("records") or 0
-            case "batch.committed":
-                self.batches[data.get("query") or ""] = data["batch"]
-                self.done += data.get("records") or 0
-            case "fault.fired":
-                self.active[data["index"]] = f"{data['fault']} {data['target']}"
-            case "fault.healed":
-                self.active.pop(data["index"], None)
-            case "job.started":
-                self.restarts += 1 if data.get("start") else 0
+        with self._lock:
+            match event.kind:
+                case "phase":
+                    self.phase = data["name"]
+                case "feed.chunk":
+                    self.fed += data.get("records") or 0
+                case "batch.committed":
+                    self.batches = {**self.batches, data.get("query") or "": data["batch"]}
+                    self.done += data.get("records") or 0
+                case "fault.fired":
+                    self.active = {**self.active, data["index"]: f"{data['fault']} {data['target']}"}
+                case "fault.healed":
+                    self.active = {index: what for index, what in self.active.items() if index != data["index"]}
+                case "fault.hit":
+                    self.hit += 1
+                case "job.started":
+                    self.restarts += 1 if data.get("start") else 0
 
     def batch(self) -> str:
         """The last batch: ``4``, or ``both 4, other 2`` with several queries; ``-`` before the first one."""
@@ -71,67 +72,51 @@ class RunState:
         return ", ".join(f"{query} {batch}" for query, batch in sorted(self.batches.items())) or "-"
 
     def summary(self) -> str:
-        parts = [f"batch {self.batch()}", f"records in {self.fed:,}", f"out {self.done:,}"]
-        if self.restarts:
-            parts.append(f"restarts {self.restarts}")
-        if self.active:
-            parts.append(f"active: {', '.join(self.active.values())}")
-        return "   ".join(parts)
+        """One line for a log."""
+        active = [f"active: {', '.join(self.active.values())}"] if self.active else []
+        return "   ".join([f"batch {self.batch()}", *self._counts(), *active])
+
+    def rows(self) -> dict[str, str]:
+        """The rows of the panel."""
+        active = f"{', '.join(self.active.values())}: struck, not healed yet" if self.active else "none active"
+        return {
+            "phase": _PHASES.get(self.phase, self.phase),
+            "batch": "   ".join([self.batch(), *self._counts()]),
+            "fault": f"{active}{f', {self.hit} hit' if self.hit else ''}",
+        }
+
+    def _counts(self) -> list[str]:
+        counts = [f"records in {self.fed:,}", f"out {self.done:,}"]
+        return [*counts, f"restarts {self.restarts}"] if self.restarts else counts
 
 
-class Progress:
-    """Listener and context manager: ``with Progress(console, name) as progress: run(..., listeners=[progress])``.
+class Progress(Display):
+    """Listener: ``with Progress(console, name, limit_s) as progress: run(..., listeners=[progress])``.
 
-    Shows a live status if ``console`` is a terminal, otherwise only lines. Can be called from any thread.
+    ``limit_s``: for feeding and draining together.
     """
 
-    def __init__(self, console: Console, name: str) -> None:
-        self._console = console
-        self._name = name
+    def __init__(self, console: Console, name: str, limit_s: float) -> None:
+        super().__init__(console, name)
+        self._limit = limit_s
         self._state = RunState()
-        self._lock = threading.Lock()
         self._last_batch_line_at = 0.0
-        self._began = time.monotonic()
-        self._live = Live(get_renderable=self._status, console=console, refresh_per_second=4, transient=True)
-        self._is_live = console.is_terminal and not console.is_dumb_terminal
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        with self._lock:
-            self._state.add(event)
-            line = describe(event) or self._batch_line(event)
-            if line is not None:
-                self._console.print(
-                    Text(f"{event.at:6.1f} s  {visible(line)}", style=_style(event.kind)), soft_wrap=True
-                )
-            if self._is_live:
-                self._show(event)
-
-    def _show(self, event: Event) -> None:
-        """Show the status, except while fetching, which draws a progress bar: two live displays would overwrite each other."""
-        if self._state.phase == "fetch":
-            self._live.stop()
-        else:
-            self._live.start()
+        self._state.add(event)
+        line = describe(event) or self._batch_line(event)
+        if line is not None:
+            self.say(f"{event.at:6.1f} s  {line}", _style(event.kind))
+        if event.kind == "phase" and event.data["name"] != "drain":  # the limit is for both
+            self.count(self._limit if event.data["name"] == "run" else None)
+        self.show(**self._state.rows())
 
     def _batch_line(self, event: Event) -> str | None:
         due = event.at - self._last_batch_line_at >= _BATCH_LINE_EVERY_S
-        if self._is_live or event.kind != "batch.committed" or not due:
+        if self.is_live or event.kind != "batch.committed" or not due:
             return None
         self._last_batch_line_at = event.at
         return self._state.summary()
-
-    def _status(self) -> Group:
-        elapsed = time.monotonic() - self._began
-        head = f"{self._name}: {_PHASES.get(self._state.phase, self._state.phase)}   {elapsed:.0f} s"
-        return Group(Text(visible(head), style="bold"), Text(visible(self._state.summary())))
 
 
 def describe(event: Event) -> str | None:

@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 from rich.table import Table
 from rich.text import Text
 
+from onceproof.base.errors import HistoryError
 from onceproof.base.visible import visible
-from onceproof.judge.checker import checkers
+from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
 from onceproof.judge.slices.cut import name_of
-from onceproof.reports.page import Page
+from onceproof.reports import fixes
+from onceproof.reports.page import Look, Page
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 
 _STYLE = {
@@ -25,36 +27,38 @@ _STYLE = {
 }
 _WITNESSES = 3
 _BATCHES = 8
+_LOG = Look()
 
 
 @reports.register("terminal")
 class TerminalReport:
-    """Text that fits 80 columns. Colour only repeats what the text says, so nothing is lost without it."""
+    """Text of 80 columns, except findings. Colour only repeats what the text says, so nothing is lost without it."""
 
     about: ClassVar[str] = "text for a terminal or a CI log"
 
-    def __init__(self, *, color: bool = False, width: int = 80) -> None:
-        self._color = color
-        self._width = width
+    def __init__(self, look: Look = _LOG, *, full: bool = True) -> None:
+        """``full``: with more witnesses of each finding below its three lines."""
+        self._look = look
+        self._full = full
 
     def render(self, runs: RunSet) -> str:
-        page = Page(self._color, self._width)
+        page = Page(self._look)
         for index, result in enumerate(runs.results):
             if index:
                 page.blank()
-            _result(page, result)
+            _result(page, result, full=self._full)
         if len(runs.results) > 1:
             _summary(page, runs)
         return page.text()
 
     def summary(self, runs: RunSet) -> str:
         """One line per scenario, for the end of a long log, after the report of each."""
-        page = Page(self._color, self._width)
+        page = Page(self._look)
         _summary(page, runs)
         return page.text()
 
 
-def _result(page: Page, result: ScenarioResult) -> None:
+def _result(page: Page, result: ScenarioResult, *, full: bool) -> None:
     style = _STYLE[result.outcome]
     rest = _word(result).removeprefix(result.outcome.value)
     head = (
@@ -69,7 +73,7 @@ def _result(page: Page, result: ScenarioResult) -> None:
     if result.error is not None:
         page.below(str(result.error), 1)
     elif result.verdict is not None:
-        _verdict(page, result.verdict, result.run_dir)
+        _verdict(page, result.verdict, result.run_dir, full=full)
         if result.expect.verdict != "held":
             wanted = ", ".join([result.expect.verdict, *result.expect.anomalies])
             page.line("expected", f"{wanted}: {'met' if result.expect_met else 'NOT met'}")
@@ -85,7 +89,15 @@ def _word(result: ScenarioResult) -> str:
     return result.verdict.word if result.verdict is not None and result.error is None else result.outcome.value
 
 
-def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
+def _record(run_dir: Path | None) -> RunRecord:
+    """What the run says about itself; empty if it cannot be read."""
+    try:
+        return RunRecord() if run_dir is None else RunRecord.read(run_dir)
+    except HistoryError:
+        return RunRecord()
+
+
+def _verdict(page: Page, verdict: Verdict, run_dir: Path | None, *, full: bool) -> None:
     for index, reason in enumerate(verdict.reasons):
         page.line("why" if index == 0 else "", reason)
     _claims(page, verdict.claim)
@@ -96,11 +108,12 @@ def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
         _faults(page, verdict.faults)
     _batches(page, verdict.batches)
     violating = [finding for finding in verdict.findings if finding.violates]
+    record = _record(run_dir)
     for finding in violating:
         page.blank()
-        _finding(page, finding, run_dir)
-        if run_dir is not None and name_of(finding) in verdict.slices:
-            page.unbroken("  slice", f"onceproof check {run_dir / verdict.slices[name_of(finding)]}")
+        _finding(page, finding, record)
+        if full:
+            _details(page, finding, run_dir, verdict.slices.get(name_of(finding)))
     if violating:
         page.blank()
     for finding in verdict.findings:
@@ -112,17 +125,6 @@ def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
                 page.unbroken("", f"all: {run_dir / finding.witness_file}")
     for index, (checker, why) in enumerate(sorted(verdict.not_evaluated.items())):
         page.line("not eval." if index == 0 else "", f"{checker}: {why}", "yellow")
-    if verdict.findings:
-        _legend(page, {finding.anomaly for finding in verdict.findings})
-
-
-def _legend(page: Page, anomalies: set[str]) -> None:
-    """The meaning of each anomaly, from its checker."""
-    known = [(name, checker.meaning) for name, checker in checkers.items() if name in anomalies]
-    for index, (name, meaning) in enumerate(known):
-        page.line("legend" if index == 0 else "", f"{name}: {meaning}")
-    if known:
-        page.unbroken("", f"more: onceproof explain {known[0][0] if len(known) == 1 else 'NAME'}")
 
 
 def _claims(page: Page, claim: dict[str, Any]) -> None:
@@ -211,10 +213,22 @@ def _title(finding: Finding) -> str:
     return f"{finding.anomaly} in {finding.output}: {finding.summary}{transient}"
 
 
-def _finding(page: Page, finding: Finding, run_dir: Path | None) -> None:
-    title = Text(_title(finding))
-    title.stylize("bold red", 0, len(finding.anomaly))
-    page.below(title, 0)
+def in_words(finding: Finding) -> str | None:
+    """The first row or record that shows it, and why; None if the finding has none."""
+    for witness in finding.witnesses[:1]:
+        cause = "" if witness.cause is None else f"; input {witness.cause}"
+        return f"{_name(witness)}{cause}: {witness.argument}"
+    return None
+
+
+def _finding(page: Page, finding: Finding, record: RunRecord) -> None:
+    what = Text(_title(finding))
+    what.stylize("bold red", 0, len(finding.anomaly))
+    fix = next(iter(fixes.of_run(finding.anomaly, record)), None)
+    page.finding(what, in_words(finding), fix=fix, more=f"onceproof explain {finding.anomaly}")
+
+
+def _details(page: Page, finding: Finding, run_dir: Path | None, slice_: str | None) -> None:
     labels = finding.attribution
     if not (len(labels) == 1 and next(iter(labels)) in finding.summary):  # otherwise the title already says it
         for label, count in sorted(labels.items(), key=lambda item: (-item[1], item[0])):
@@ -227,18 +241,23 @@ def _finding(page: Page, finding: Finding, run_dir: Path | None) -> None:
         page.below(f"... and {more:,} more{kept}", 1, "dim")
     if finding.witness_file is not None and run_dir is not None:
         page.unbroken("  all", str(run_dir / finding.witness_file))
+    if slice_ is not None and run_dir is not None:
+        page.unbroken("  slice", f"onceproof check {run_dir / slice_}")
 
 
 def _witness(page: Page, witness: Witness) -> None:
-    name = ", ".join(f"{column}={value}" for column, value in witness.identity.items())
-    batch = f"  (batch {witness.batch})" if witness.batch is not None else ""
-    page.below(Text("- ") + Text(name, style="bold") + Text(batch), 1)
+    page.below(Text("- ") + Text(_name(witness), style="bold"), 1)
     if witness.cause is not None:
         page.below(f"input: {witness.cause}", 2)
     if witness.positions:
         page.below(f"output: {', '.join(witness.positions)}", 2)
     for line in witness.argument.splitlines():
         page.below(line, 2)
+
+
+def _name(witness: Witness) -> str:
+    name = ", ".join(f"{column}={value}" for column, value in witness.identity.items())
+    return name if witness.batch is None else f"{name} (batch {witness.batch})"
 
 
 def _summary(page: Page, runs: RunSet) -> None:

@@ -93,6 +93,7 @@ class NodeAway:
             else:
                 kafka.pause_broker(self._node)
             self._open = is_open(context, seen.query, seen.batch)
+        context.timeline.emit("broker.away", broker=self._node, how=self.how)
         if seen.release is not None:
             seen.release()
 
@@ -120,6 +121,7 @@ class NodeAway:
                 context.stack.kafka.resume_broker(self._node)
             elif not context.stack.kafka.is_running(self._node):
                 context.stack.kafka.restart_broker(self._node)
+            context.timeline.emit("broker.back", broker=self._node)
             self._node = None  # only after success: a heal that failed is tried again, and reported
 
     # -- for subclasses -------------------------------------------------------------------------------------------

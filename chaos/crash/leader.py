@@ -152,6 +152,7 @@ class LeaderCrash(AtItsFrame):
             if self._over:
                 return missed(f"the run ended before broker {before.broker} could be killed")
             kafka.kill_broker(before.broker)
+            context.timeline.emit("broker.away", broker=before.broker, how="killed")
         for proxy in self._proxies:  # only once the leader is dead: otherwise its followers would catch up
             proxy.heal()
         evidence = [
@@ -227,6 +228,7 @@ class LeaderCrash(AtItsFrame):
             context.stack.frames.unlisten("kafka", self._heard)
         if self._before is not None and not context.stack.kafka.is_running(self._before.broker):
             context.stack.kafka.restart_broker(self._before.broker)
+            context.timeline.emit("broker.back", broker=self._before.broker)
 
     def _wait_for_acknowledgements(self, context: FaultContext, seen: Occurrence) -> list[Reply]:
         """The leader's acknowledgements: none, or all of the batch."""

@@ -138,6 +138,8 @@ class _Lanes(_Drawing):
         parent = self._linked(tick.anchor, tick.title)
         line = {"x1": f"{x:g}", "x2": f"{x:g}", "y1": f"{top + 6:g}", "y2": f"{top + _LANE - 6:g}", "class": "mark"}
         ET.SubElement(ET.SubElement(parent, "line", line), "title").text = _clean(tick.title)
+        if tick.label:
+            self._label(tick.at, top + 20, tick.label, "on")
 
     def _window(self, window: Window, bottom: float, free: float) -> float:
         """Draw the window of a fault; return where the next label has room."""

@@ -12,8 +12,8 @@ from typing import Any
 from onceproof.reports.brief import brief
 from onceproof.reports.comparison import faults_of
 from onceproof.reports.html.findings import FindingView, views
-from onceproof.reports.html.limits import MOST_BYTES, Limits, Some, some
-from onceproof.reports.html.page import render, render_within
+from onceproof.reports.html.limits import Limits, Some, some
+from onceproof.reports.html.page import render_capped
 from onceproof.reports.html.run_page import SYMBOLS, claims
 from onceproof.reports.report import RunSet, ScenarioResult
 from onceproof.scenario.model import ExpectedVerdict
@@ -74,11 +74,7 @@ def results(directories: list[Path]) -> tuple[RunSet, dict[Path, tuple[str, ...]
 
 def page(runs: RunSet, notes: Mapping[Path, tuple[str, ...]] = MappingProxyType({})) -> str:
     """``notes``: run directory -> what could not be read of it."""
-    for size in _SIZES[:-1]:
-        made = render_within(MOST_BYTES, "index.html", most_text=size.text, **_values(runs, notes, size))
-        if made is not None:
-            return made
-    return render("index.html", most_text=_SIZES[-1].text, **_values(runs, notes, _SIZES[-1]))
+    return render_capped("index.html", ((size.text, _values(runs, notes, size)) for size in _SIZES))
 
 
 def _values(runs: RunSet, notes: Mapping[Path, tuple[str, ...]], size: _Size) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Limits:
     items: int = 100
     """Reasons, faults, batches and entries of each other list."""
     events: int = 400
-    lanes: int = 16
+    lanes: int = 24
     bars: int = 300
     """Batches that are drawn. With more batches, those that were replayed come first."""
     ticks: int = 200
@@ -62,6 +62,10 @@ class Some(Generic[T]):
     @property
     def total(self) -> int:
         return len(self.shown) + self.more
+
+
+#: A command of at most so many characters is never cut off: half of it is of no use. No real path is longer.
+WHOLE_COMMAND = 1_500
 
 
 def some(items: Iterable[T], most: int) -> Some[T]:

@@ -48,7 +48,7 @@ def chosen(found: tuple[Moment, ...], most: int) -> tuple[Moment, ...]:
     return tuple(found[i] for i in sorted(ranked[:most]))
 
 
-_IMPORTANT = ("fault.", "job.", "driver.", "warning", "bypass", "phase", "harness.")
+_IMPORTANT = ("fault.", "job.", "broker.", "driver.", "warning", "bypass", "phase", "harness.")
 Described = tuple[str, str]
 
 
@@ -84,6 +84,16 @@ def _fault(event: Event) -> Described:
 
 def fault_lane(event: Event) -> str:
     return text_of(event, "target")
+
+
+def _broker(event: Event) -> Described:
+    how = text_of(event, "how")
+    state = f"is {how or 'away'}" if event.kind == "broker.away" else "is back"
+    return broker_lane(event), f"broker {number_of(event, 'broker')} {state}"
+
+
+def broker_lane(event: Event) -> str:
+    return f"kafka broker {number_of(event, 'broker')}"
 
 
 def _started(event: Event) -> Described:
@@ -150,6 +160,8 @@ _WORDS: dict[str, Callable[[Event], Described]] = {
     "stack.ready": _stack,
     "job.started": _started,
     "job.exited": _exited,
+    "broker.away": _broker,
+    "broker.back": _broker,
     "feed.chunk": _chunk,
     "batch.planned": _batch,
     "batch.committed": _batch,

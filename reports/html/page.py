@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from onceproof.base.version import __version__
 from onceproof.base.visible import visible
 from onceproof.base.words import times
-from onceproof.reports.html.limits import short
+from onceproof.reports.html.limits import MOST_BYTES, WHOLE_COMMAND, short
 
 _PACKAGE = "onceproof.reports.html"
 _STYLE = "style.css"
@@ -32,7 +32,20 @@ def render(template: str, *, live: bool = False, most_text: int | None = None, *
     return "".join(_parts(template, live, most_text, values))
 
 
-def render_within(most_bytes: int, template: str, *, most_text: int, **values: Any) -> str | None:
+def render_capped(template: str, sizes: Iterable[tuple[int, dict[str, Any]]]) -> str:
+    """The whole file, with the first of ``sizes`` (characters of each text, values) with which it has at most `MOST_BYTES`.
+
+    If all are larger: with the last one, which should be small enough whatever the values are.
+    """
+    most_text, values = 0, dict[str, Any]()
+    for most_text, values in sizes:
+        made = _render_within(MOST_BYTES, template, most_text, values)
+        if made is not None:
+            return made
+    return render(template, most_text=most_text, **values)
+
+
+def _render_within(most_bytes: int, template: str, most_text: int, values: dict[str, Any]) -> str | None:
     """The whole file, or None if it has more bytes. It is measured while it is made, so that a huge one never exists."""
     size, parts = 0, []
     for part in _parts(template, False, most_text, values):
@@ -93,8 +106,19 @@ def _environment(most_text: int | None) -> Environment:
         lstrip_blocks=True,
         finalize=shown,
     )
-    made.filters |= {"count": lambda number: f"{number:,}", "seconds": _seconds, "link": _link, "times": times}
+    made.filters |= {
+        "count": lambda number: f"{number:,}",
+        "seconds": _seconds,
+        "link": _link,
+        "command": _command,
+        "times": times,
+    }
     return made
+
+
+def _command(text: str) -> Markup | str:
+    """A command, which is whole even where other texts are cut off."""
+    return text if len(text) > WHOLE_COMMAND else escape(visible(text))
 
 
 def _link(path: str) -> Markup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,19 @@ from markupsafe import Markup, escape
 
 from onceproof.base.errors import HistoryError
 from onceproof.base.visible import visible
-from onceproof.history.run_record import BuiltComponent, RunRecord
-from onceproof.judge.anomalies import anomaly
+from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.kinds.contract import has_picture
+from onceproof.reports import fixes
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
-from onceproof.reports.html.limits import MOST_BYTES, SIZES, Limits, Some, some
+from onceproof.reports.html.limits import SIZES, Limits, Some, some
 from onceproof.reports.html.moments import Moment
-from onceproof.reports.html.page import render, render_within
+from onceproof.reports.html.page import render_capped
 from onceproof.reports.html.source import LOGS, StoredRun, read
-from onceproof.reports.html.timeline import Timeline, Window, timeline
+from onceproof.reports.html.timeline import FAULT_LANES, Timeline, Window, timeline
 from onceproof.reports.picture import picture, svg
 from onceproof.reports.picture import text as picture_text
-from onceproof.stores.contract import store_of, systems
 
 #: A picture of more rows than this would be larger than the rest of the page.
 _MOST_DRAWN = 800
@@ -72,11 +71,7 @@ def of_run(run_dir: Path) -> str:
 def page(run: StoredRun) -> str:
     """The page, with at most `MOST_BYTES`: if all of `SIZES` are too large but the last, that one."""
     found, flow = moments.moments(run.events), _flow(run)
-    for limits in SIZES[:-1]:
-        made = render_within(MOST_BYTES, "run.html", most_text=limits.text, **_values(run, found, flow, limits))
-        if made is not None:
-            return made
-    return render("run.html", most_text=SIZES[-1].text, **_values(run, found, flow, SIZES[-1]))
+    return render_capped("run.html", ((limits.text, _values(run, found, flow, limits)) for limits in SIZES))
 
 
 def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | None, limits: Limits) -> dict[str, Any]:
@@ -100,6 +95,8 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | No
         "reasons": some(verdict.reasons[1:], most),
         "claimed": some(() if run.verdict is None else claims(verdict.claim), most),
         "broken": some(verdict.anomalies().items(), most),
+        "first": _first(run),
+        "fault_lanes": FAULT_LANES,
         "steps": some(_steps(run), most),
         "notes": some(run.notes, most),
         "drawn": None if drawn is None else draw_timeline(drawn, rows),
@@ -148,23 +145,35 @@ def _lead(run: StoredRun) -> str:
     return run.verdict.reasons[0] if run.verdict.reasons else "The verdict gives no reason."
 
 
+def _first(run: StoredRun) -> list[Step]:
+    """What to do first: the first fix of the most frequent anomaly, and the command that repeats the run. They fit one screen."""
+    verdict = run.verdict
+    found = {} if verdict is None else verdict.anomalies()
+    first = []
+    if found:
+        name = max(found, key=lambda one: found[one])
+        first += [Step(f"Fix for {name}", stops[:1]) for stops in [fixes.of_run(name, run.record)] if stops]
+    if verdict is not None and verdict.outcome is Outcome.INCONCLUSIVE:
+        first.append(Step("Nothing is proved", ("Remove the reasons, then run the scenario again.",)))
+    scenario = run.record.scenario_path or run.record.scenario.name
+    if run.record.imported:
+        first.append(_command("Judge it again", f"onceproof check {shlex.quote(str(run.path))}"))
+    elif scenario is not None:
+        seed = "" if run.record.seed is None else f" --seed {run.record.seed}"
+        first.append(_command("Run it again", f"onceproof run {shlex.quote(scenario)}{seed}"))
+    return first
+
+
 def _steps(run: StoredRun) -> Iterator[Step]:
-    """What to do next: the fix of each anomaly first, then the commands."""
+    """What else to do: all fixes of each anomaly, then the commands."""
     verdict, where = run.verdict, shlex.quote(str(run.path))
     names = list(verdict.anomalies()) if verdict is not None else []
     for name in names:
-        if stops := fixes(name, run.record):
+        if stops := fixes.of_run(name, run.record):
             yield Step(f"Fix for {name}, one of", stops) if len(stops) > 1 else Step(f"Fix for {name}", stops)
         yield _command(f"More about {name}", f"onceproof explain {shlex.quote(name)}")
-    if verdict is not None and verdict.outcome is Outcome.INCONCLUSIVE:
-        yield Step("Nothing is proved", ("Remove the reasons above, then run the scenario again.",))
     if run.record.imported:
-        yield _command("Judge it again", f"onceproof check {where}")
         return
-    scenario = run.record.scenario_path or run.record.scenario.name
-    if scenario is not None:
-        seed = "" if run.record.seed is None else f" --seed {run.record.seed}"
-        yield _command("Run it again", f"onceproof run {shlex.quote(scenario)}{seed}")
     if run.record.observed:
         yield _command("Judge it again, without services", f"onceproof check {where}")
         yield _command("See how often its findings come back", f"onceproof replay {where}")
@@ -174,23 +183,6 @@ def _steps(run: StoredRun) -> Iterator[Step]:
 
 def _command(label: str, command: str) -> Step:
     return Step(label, (command,), command=True)
-
-
-def fixes(name: str, record: RunRecord) -> tuple[str, ...]:
-    """What stops the anomaly in outputs such as this run's."""
-    try:
-        scenario = record.scenario.parsed(Path(), with_faults=False)
-        return stops(name, {store_of(spec).words.system for spec in scenario.outputs.values()})
-    except (HistoryError, KeyError):  # of another version
-        return stops(name)
-
-
-def stops(name: str, stores: Collection[str] | None = None) -> tuple[str, ...]:
-    """What stops the anomaly in these output systems (default: in all); empty if the checker has no explanation."""
-    try:
-        return anomaly(name).explanation.stops_for(systems() if stores is None else stores)
-    except KeyError:
-        return ()
 
 
 def _faults(verdict: Verdict, line: Timeline | None) -> Iterator[FaultRow]:

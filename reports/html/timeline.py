@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport
 from onceproof.reports.html.limits import Limits
-from onceproof.reports.html.moments import DRIVER, INPUT, Moment, fault_lane
+from onceproof.reports.html.moments import DRIVER, INPUT, Moment, broker_lane, fault_lane
 from onceproof.reports.html.source import Batch, StoredRun, number_of, text_of
 
 _BUCKETS, _MOST_POINTS = 80, 300
 #: What is drawn elsewhere, or is not part of the pipeline.
 _NO_LANE = ("driver", "broker", "harness", "self-test")
 #: Target of a fault -> the service that it strikes, where the names differ.
-_SERVICES = {"broker": "kafka"}
+_KAFKA = "kafka"
+_SERVICES = {"broker": _KAFKA}
+#: Faults with a lane of their own: all of them have a row in the table. Brokers of a stack: more are not of onceproof.
+FAULT_LANES, _MOST_BROKERS = 6, 9
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Tick:
     at: float
     title: str
     anchor: str | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Window:
-    """The time from the firing of a fault to its healing. Times are seconds on the run's clock; None: it did not happen."""
+    """A fault from the moment when it was armed to its healing. Times are seconds on the run's clock; None: it did not happen."""
 
     number: int
     title: str
@@ -136,7 +140,7 @@ def timeline(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Timel
     windows = tuple(_windows(run, found, limits))
     drawn = _drawn(batches, limits)
     anchors = {(one.kind, one.what.rpartition(" with ")[0] or one.what): one.anchor for one in found}
-    lanes = [_input(found, limits), *_drivers(run, found, end, limits)]
+    lanes = [*_faults(windows, start, end), _input(found, limits), *_drivers(run, found, end, limits)]
     services = tuple(islice(_services(run, windows, start, end), limits.lanes))
     verdicts = {(b.query, b.batch): b for b in run.verdict.batches} if run.verdict is not None else {}
     for query in dict.fromkeys(batch.query for batch in drawn):
@@ -155,6 +159,7 @@ def timeline(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Timel
         if one.at >= start:
             others.setdefault(one.lane, []).append(one)
     known = {*_NO_LANE, *(lane.name for lane in lanes)}
+    known |= {_KAFKA} if any(lane.name.startswith(f"{_KAFKA} broker") for lane in lanes) else set()
     for name in [name for name in others if name not in known]:
         ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in others[name][: limits.ticks])
         lanes.append(Lane(name, ticks=tuple(ticks)))
@@ -255,11 +260,55 @@ def _drivers(run: StoredRun, found: tuple[Moment, ...], end: float, limits: Limi
     yield Lane(DRIVER, tuple(bars[: limits.bars]))
 
 
+def _faults(windows: tuple[Window, ...], start: float, end: float) -> Iterator[Lane]:
+    """A lane for each of the first faults: armed until it fires, then until it is healed; with a mark where its hit was proved."""
+    for one in windows[:FAULT_LANES]:
+        anchor, bars, ticks = f"fault-{one.number}", [], []
+        healed = end if one.healed is None else one.healed
+        until = healed if one.fired is None else one.fired
+        if one.armed is not None and until > start:
+            title = f"fault {one.number}, {one.title}: armed at {one.armed:.3f} s"
+            bars.append(Bar(max(one.armed, start), until, "armed", title, "armed", anchor))
+        if one.fired is not None:
+            title = f"fault {one.number}, {one.title}: fired at {one.fired:.3f} s, "
+            title += "never healed" if one.healed is None else f"healed at {healed:.3f} s"
+            bars.append(Bar(one.fired, max(healed, one.fired), "fired", title, "struck", anchor))
+        if one.settled is not None:
+            word = "\u2713 hit" if one.hit else "\u2715 not hit"
+            ticks.append(Tick(one.settled, f"fault {one.number}: {word} at {one.settled:.3f} s", anchor, word))
+        yield Lane(f"F{one.number} {one.title}", tuple(bars), tuple(ticks))
+
+
+def _brokers(run: StoredRun, ready: float, start: float, end: float) -> Iterator[Lane]:
+    """A lane for each broker, with the times when it was away. None if the run has one node, and no fault struck it alone."""
+    away: dict[str, list[Bar]] = {f"kafka broker {n + 1}": [] for n in range(_number_of_brokers(run))}
+    for event in run.events:
+        bars = away.setdefault(broker_lane(event), []) if event.kind.startswith("broker.") else []
+        if event.kind == "broker.away":
+            how = text_of(event, "how")
+            bars.append(Bar(event.at, end, how, f"{broker_lane(event)}: {how} at {event.at:.3f} s", "struck"))
+        elif event.kind == "broker.back" and bars and bars[-1].end == end:
+            last = bars.pop()
+            bars.append(replace(last, end=max(event.at, last.start), title=f"{last.title}, back at {event.at:.3f} s"))
+    for name, bars in away.items():
+        yield Lane(name, (Bar(max(ready, start), end, "", f"{name}: ready at {ready:.3f} s", "driver"), *bars))
+
+
+def _number_of_brokers(run: StoredRun) -> int:
+    """How many brokers the stack had; 0 for a single node, and if that is not known."""
+    stack = run.record.scenario.stack
+    kafka = stack.get("kafka") if isinstance(stack, dict) else None
+    number = kafka.get("brokers") if isinstance(kafka, dict) else None
+    return number if isinstance(number, int) and 1 < number <= _MOST_BROKERS else 0
+
+
 def _services(run: StoredRun, windows: tuple[Window, ...], start: float, end: float) -> Iterator[Lane]:
-    """A bar from the time when a service was ready, and one for each fault that struck it."""
+    """A bar from the time when a service was ready, and one for each fault that struck it. Kafka: a lane for each broker."""
     for event in run.events:
         service = text_of(event, "service")
-        if event.kind == "stack.ready" and service not in _NO_LANE:
+        if event.kind == "stack.ready" and service == _KAFKA and (brokers := [*_brokers(run, event.at, start, end)]):
+            yield from brokers
+        elif event.kind == "stack.ready" and service not in _NO_LANE:
             bars = [Bar(max(event.at, start), end, "", f"{service}: ready at {event.at:.3f} s", "driver")]
             for window in windows:
                 if window.target == service and window.fired is not None:

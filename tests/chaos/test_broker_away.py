@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.timeline import Timeline
 from onceproof.chaos.crash.broker import _java_hash, transaction_key
 from onceproof.chaos.crash.leader import led_from
 from onceproof.faults.contract import Fault, SpecProblem, fault_of, reads_frames
@@ -137,7 +139,7 @@ def test_a_transactional_id_is_hashed_as_in_java() -> None:
     assert _java_hash("polygenelubricants") == 0, "its hash is Integer.MIN_VALUE"
 
 
-def test_a_broker_whose_restart_failed_is_restarted_again(fault: Callable[..., Fault]) -> None:
+def test_a_broker_whose_restart_failed_is_restarted_again(fault: Callable[..., Fault], tmp_path: Path) -> None:
     away = fault(COORDINATOR)
     away._node, tried = 2, []
 
@@ -146,11 +148,15 @@ def test_a_broker_whose_restart_failed_is_restarted_again(fault: Callable[..., F
         if len(tried) == 1:
             raise EnvironmentProblem("it does not answer")
 
+    timeline = Timeline(tmp_path / "events.jsonl")
     context: Any = SimpleNamespace(
-        stack=SimpleNamespace(kafka=SimpleNamespace(is_running=lambda _: False, restart_broker=restart))
+        stack=SimpleNamespace(kafka=SimpleNamespace(is_running=lambda _: False, restart_broker=restart)),
+        timeline=timeline,
     )
     with pytest.raises(EnvironmentProblem):
         away.heal(context)
     away.heal(context)
     away.heal(context)
     assert tried == [2, 2]
+    (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert (event["kind"], event["broker"]) == ("broker.back", 2), "said once, when it is back"

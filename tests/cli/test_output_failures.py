@@ -118,9 +118,10 @@ def nasty(text: str) -> ScenarioResult:
 @pytest.mark.parametrize("color", [False, True])
 def test_a_report_shows_control_characters_instead_of_sending_them(color: bool) -> None:
     result = nasty("a\x1b[31mb\x07c\x9b2Jd\u202ee\rf\ud800g")
+    from onceproof.reports.page import Look
     from onceproof.reports.terminal import TerminalReport
 
-    shown = TerminalReport(color=color).render(RunSet((result, result)))
+    shown = TerminalReport(Look(color=color)).render(RunSet((result, result)))
     for acting in ("\x1b[31mb", "\x07", "\x9b", "\u202e", "\r", "\ud800"):
         assert acting not in shown
     for seen in (r"a\x1b[31mb", r"c\x9b2Jd\u202ee", r"f\ud800g"):

@@ -41,6 +41,10 @@ def verdict(name: str, outcome: Outcome = Outcome.HELD, *anomalies: str, hits: i
     return Verdict(name, outcome, reasons=("why",), findings=findings, faults=faults, **values)
 
 
+def no_qualification(*_: object) -> Any:
+    raise AssertionError("no qualification is listed")
+
+
 Runs = dict[str, Verdict | Exception]
 
 
@@ -240,7 +244,9 @@ def test_a_run_begins_only_if_the_time_that_it_took_before_is_left() -> None:
     def execute(one: GateScenario) -> Run:
         return Run(scenario, verdict(one.path, hits=0, claim={}), Path("one"))
 
-    result = session.work([entry("a"), entry("b"), entry("c")], known, execute, budget_s=60, clock=lambda: next(times))
+    result = session.work(
+        [entry("a"), entry("b"), entry("c")], known, execute, no_qualification, budget_s=60, clock=lambda: next(times)
+    )
     assert [(row.path, row.status) for row in result.rows] == [
         ("a", Status.PASSED),
         ("c", Status.PASSED),
@@ -263,7 +269,7 @@ def test_the_last_failures_are_kept_between_gates(project: Runs, tmp_path: Path)
     [
         ("", "has no table"),
         ("[gate", "is not TOML"),
-        ("[gate]\nscenarios = []", "gate.scenarios: List should have at least 1 item"),
+        ("[gate]\nscenarios = []", "gate.: scenarios and qualifications are both empty"),
         ('[gate]\nscenarios = [{path = "a.yaml", expects = "held"}]', "gate.scenarios.0.expects: Extra inputs"),
         ('[gate]\nscenarios = [{path = "a.yaml", expect = "bad"}]', "gate.scenarios.0.expect: .*'held' or 'violated'"),
         ('[gate]\nscenarios = [{path = "a.yaml", anomaly = "duplicate"}]', "needs expect = 'violated'"),
@@ -272,6 +278,15 @@ def test_the_last_failures_are_kept_between_gates(project: Runs, tmp_path: Path)
             "unknown anomaly 'duplicat'; did you mean 'duplicate'",
         ),
         ('[gate]\nscenarios = [{path = "a.yaml"}, {path = "a.yaml"}]', "names 'a.yaml' twice"),
+        ('[gate]\nqualifications = [{path = "a"}, {path = "a"}]', "gate.qualifications names 'a' twice"),
+        (
+            '[gate]\nqualifications = [{path = "a", budget = "5"}]',
+            "gate.qualifications.0.budget: budget '5' is not a duration",
+        ),
+        (
+            '[gate]\nqualifications = [{path = "a", expect = "bad"}]',
+            "gate.qualifications.0.expect: .*'held' or 'violated'",
+        ),
     ],
 )
 def test_wrong_settings_name_the_value(tmp_path: Path, text: str, message: str) -> None:

@@ -17,6 +17,7 @@ from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import CellState
 from onceproof.qualify.strongest import DELIVERIES
+from onceproof.reports.page import Look
 from onceproof.stores.contract import systems
 
 from .made_up import MadeUpRuns
@@ -33,10 +34,10 @@ def test_the_result_is_rendered_as_text_of_100_columns_and_as_json(work: Callabl
     )
     result = replace(result, cells=(broken, *result.cells[1:]), outcome=Outcome.VIOLATED)
     text = matrix.as_text(result)
-    unbroken = ("directory", "next", "  repeat", "  alone", "  seen in", "  explain")
+    unbroken = ("directory", "next", "  repeat", "  alone", "  seen in", "  explain", "  fix", "  found")
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
-    assert "duplicate: 1,234 rows in last_seen" in text
-    assert "first    tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)" in text
+    where = "tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)"
+    assert f"found    duplicate: 1,234 rows in last_seen; first: {where}\n" in text
     assert "fix      Postgres: store progress in the transaction of the data" in text
     assert "explain  onceproof explain duplicate\n" in text
     assert f"  alone    onceproof run {result.directory.cells / broken.name}.yaml" in text
@@ -89,6 +90,26 @@ def test_a_fix_is_printed_once_and_a_checker_may_have_none(work: Callable[..., A
     text = matrix.as_text(replace(result, cells=(*found, *result.cells[2:])))
     assert text.count("progress in the transaction of the data") == 1
     assert text.count("duplicate: 1 row") == 2 and "theirs: 2 rows" in text
+    assert text.count("explain  onceproof explain duplicate\n") == 2, "each cell says where to read more"
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_violated_cell_fits_the_terminal(work: Callable[..., Any], width: int) -> None:
+    """Commands and paths, which are copied, are not cut."""
+    result = work()
+    broken = replace(
+        result.cells[0],
+        verdict=Outcome.VIOLATED,
+        anomalies={"duplicate": 1234},
+        outputs=("last_seen",),
+        witnesses={"duplicate": f"tailnum=N1 (batch 2; output {', '.join(f'last_seen xid {n}' for n in range(9))})"},
+    )
+    text = matrix.as_text(replace(result, cells=(broken, *result.cells[1:])), Look(width=width, terminal=True))
+    lines = text.partition("violated  ")[2].splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("  fix"))
+    fix, found, more = lines[start : start + 3]
+    assert len(fix) <= width and len(found) <= width and "; first: tailnum=N" in found
+    assert more == "  explain  onceproof explain duplicate"
 
 
 def test_the_statement_claims_no_more_than_was_exercised(work: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,7 @@ FAULT = {"index": 0, "fault": "crash", "target": "driver", "query": "both", "bat
 
 def lines(events: list[Event], *, terminal: bool = False) -> str:
     out = io.StringIO()
-    with Progress(Console(file=out, force_terminal=terminal, width=80), "mine") as progress:
+    with Progress(Console(file=out, force_terminal=terminal, width=80), "mine", limit_s=300) as progress:
         for event in events:
             progress(event)
     return out.getvalue()
@@ -55,17 +56,25 @@ def test_a_log_gets_a_line_about_batches_every_ten_seconds() -> None:
     assert "batch 20   records in 0   out 2,100" in lines(batches(100, 0.5))
 
 
-def test_a_terminal_shows_a_status() -> None:
+def test_a_terminal_shows_what_runs_which_batch_which_fault_and_the_time_left() -> None:
     text = lines(
         [
-            Event(0.0, "phase", {"name": "stack"}),
+            Event(0.0, "phase", {"name": "run"}),
             Event(0.0, "feed.chunk", {"topic": "t", "records": 500}),
             *batches(3, 0.1),
+            Event(4.0, "fault.fired", FAULT),
+            Event(4.0, "phase", {"name": "drain"}),
         ],
         terminal=True,
     )
-    assert "mine: starting the services" in text
-    assert "records in 500" in text
+    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text[text.rindex("mine") :])
+    for row in (
+        "phase draining: faults are healed",
+        "batch 2   records in 500   out 300",
+        "fault crash driver: struck, not healed yet",
+        "time  0:00 used, 5:00 left of 5:00",
+    ):
+        assert row in last
 
 
 def test_the_state_follows_the_events() -> None:
@@ -78,6 +87,9 @@ def test_the_state_follows_the_events() -> None:
         state.add(event)
     assert state.summary() == "batch 2   records in 0   out 300   restarts 1   active: crash driver"
     state.add(Event(6.0, "fault.healed", FAULT))
+    assert state.rows()["fault"] == "none active"
+    state.add(Event(6.0, "fault.hit", FAULT))
+    assert state.rows()["fault"] == "none active, 1 hit"
     state.add(Event(7.0, "batch.committed", {"query": "other", "batch": 9, "records": None}))
     assert state.summary() == "batch other 9, q 2   records in 0   out 300   restarts 1"
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from onceproof.judge.findings import Outcome, Verdict
+from onceproof.reports.page import Look
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 
@@ -16,9 +18,11 @@ def test_a_violation_is_shown_with_witnesses_attribution_and_the_next_command(vi
     text = TerminalReport().render(RunSet((violated,)))
     for part in (
         "VIOLATED  naive",
-        "duplicate in rows: 6,000 extra rows",
+        "fix        Postgres: store progress in the transaction of the data, and lock and read it first",
+        "found      duplicate in rows: 6,000 extra rows; first: src_partition=0, src_offset=17 (batch 2); input",
+        "explain    onceproof explain duplicate",
         "5,990 from the replay of batch 2 (query both)",
-        "src_partition=0, src_offset=17  (batch 2)",
+        "- src_partition=0, src_offset=17 (batch 2)",
         "input: flights/0@17",
         "output: flights_out xid 751, flights_out xid 760",
         "[red]once[/red] is not twice",
@@ -29,12 +33,51 @@ def test_a_violation_is_shown_with_witnesses_attribution_and_the_next_command(vi
     ):
         assert part in text
     assert "\x1b" not in text
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(len(line) for line in text.splitlines() if not line.startswith(("fix", "found"))) <= 80
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_a_finding_takes_three_lines_and_keeps_the_row_to_look_up(
+    violated: ScenarioResult, width: int, terminal: bool
+) -> None:
+    """The fix first. Not cut in a log: a reader cannot make that wider."""
+    text = TerminalReport(Look(width=width, terminal=terminal), full=False).render(RunSet((violated,)))
+    (below,) = [part for part in text.split("\n\n") if part.startswith("fix")]
+    fix, found, more = below.splitlines()
+    assert fix.startswith("fix        Postgres: store progress")
+    assert found.startswith("found      duplicate") and "; first: src_parti" in found
+    assert more == "explain    onceproof explain duplicate"
+    if terminal:
+        assert len(fix) <= width and len(found) <= width
+    else:
+        assert fix.endswith("(onceproof.sinks.postgres).") and found.endswith("[red]once[/red] is not twice")
+    folded = [line for line in text.splitlines() if not line.startswith(("fix", "found", "explain", "next", "run"))]
+    assert max(map(len, folded)) <= width
+
+
+def test_a_cut_line_ends_in_dots_and_is_not_longer_in_wide_characters(violated: ScenarioResult) -> None:
+    assert violated.verdict is not None
+    finding = replace(violated.verdict.findings[0], summary="\u6f22" * 200, witnesses=())
+    verdict = replace(violated.verdict, findings=(finding,))
+    text = TerminalReport(Look(width=40, terminal=True), full=False).render(
+        RunSet((replace(violated, verdict=verdict),))
+    )
+    (found,) = [line for line in text.splitlines() if line.startswith("found")]
+    assert cell_len(found) <= 40 and found.endswith("\u2026")
+
+
+def test_a_finding_without_advice_has_no_line_for_it(violated: ScenarioResult) -> None:
+    assert violated.verdict is not None
+    theirs = replace(violated.verdict.findings[0], anomaly="of-a-plugin-that-is-gone")
+    verdict = replace(violated.verdict, findings=(theirs,))
+    text = TerminalReport(full=False).render(RunSet((replace(violated, verdict=verdict),)))
+    assert "\nfix" not in text and "explain    onceproof explain of-a-plugin-that-is-gone" in text
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_everything_in_a_verdict_is_shown(rich: ScenarioResult, width: int) -> None:
-    text = TerminalReport(width=width).render(RunSet((rich,)))
+    text = TerminalReport(Look(width=width)).render(RunSet((rich,)))
     lines = " ".join(text.split())
     for part in (
         "claim effectively-once; order per-key; atomic none; liveness recovers copies: at-least-once; order none",
@@ -47,8 +90,7 @@ def test_everything_in_a_verdict_is_shown(rich: ScenarioResult, width: int) -> N
         "torn-batch in rows: 1 batch in two commits, transient",
         "allowed duplicate in copies: 6,000 extra rows. at-least-once allows a duplicate: batch replay",
         "allowed zombie-write in rows: 3 late writes. transient: gone at the quiet point",
-        "legend duplicate: a row or record is there more often than expected",
-        "more: onceproof explain NAME",
+        "explain onceproof explain torn-batch",
     ):
         assert part in lines
     assert "onceproof check /runs/rich-1/slices/duplicate-rows-batch-replay\n" in text, (
@@ -56,7 +98,7 @@ def test_everything_in_a_verdict_is_shown(rich: ScenarioResult, width: int) -> N
     )
     assert "while their window closed" not in lines, "there were none"
     assert lines.index("torn-batch in rows") < lines.index("allowed duplicate"), "violating findings come first"
-    wrapped = [line for line in text.splitlines() if "onceproof" not in line]
+    wrapped = [line for line in text.splitlines() if not line.startswith(("fix", "found")) and "onceproof" not in line]
     assert max(map(len, wrapped)) <= width
 
 
@@ -66,13 +108,6 @@ def test_many_batches_are_not_all_shown(rich: ScenarioResult) -> None:
     text = TerminalReport().render(RunSet((replace(rich, verdict=replace(rich.verdict, batches=batches)),)))
     assert "both 7  " in text and "both 8  " not in text
     assert "... and 12 more (verdict.json holds all)" in text
-
-
-def test_the_legend_explains_only_anomalies_that_were_found(violated: ScenarioResult, held: ScenarioResult) -> None:
-    text = TerminalReport().render(RunSet((violated,)))
-    assert "legend     duplicate: a row or record is there more often than expected\n" in text
-    assert "more: onceproof explain duplicate" in text
-    assert "legend" not in TerminalReport().render(RunSet((held,)))
 
 
 def test_json_holds_each_finding_with_its_slice(rich: ScenarioResult) -> None:
@@ -103,7 +138,7 @@ def test_a_fault_that_did_not_hit_is_shown_with_what_was_missing(inconclusive: S
 
 def test_colour_only_on_request(held: ScenarioResult) -> None:
     runs = RunSet((held,))
-    plain, coloured = TerminalReport().render(runs), TerminalReport(color=True).render(runs)
+    plain, coloured = TerminalReport().render(runs), TerminalReport(Look(color=True)).render(runs)
     assert "\x1b[" in coloured
     assert "HELD" in plain and "\x1b" not in plain
 

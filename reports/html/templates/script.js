@@ -89,6 +89,14 @@
     draw();
   }
 
+  // A link to something folded opens it.
+  function unfold() {
+    const one = document.getElementById(window.location.hash.slice(1));
+    if (one && one.tagName === "DETAILS") one.open = true;
+  }
+  window.addEventListener("hashchange", unfold);
+  unfold();
+
   const search = document.getElementById("search");
   if (search) {
     const items = all(".witness");

@@ -9,21 +9,27 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from onceproof.api import runs
+from onceproof.api import qualification, runs
 from onceproof.api.runs import Run
-from onceproof.base.duration import seconds
+from onceproof.base.duration import clock, seconds
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.base.visible import visible
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, write_file
+from onceproof.cli.report import qualification_report
 from onceproof.gate import junit, session, settings
 from onceproof.gate.baseline import Baseline
 from onceproof.gate.session import GateResult, GateRow, Status
-from onceproof.gate.settings import GateScenario, GateSettings
+from onceproof.gate.settings import GateQualification, GateScenario, GateSettings
+from onceproof.history.run_directory import private_files
 from onceproof.judge.findings import Outcome
+from onceproof.qualify import matrix
+from onceproof.qualify.console import ProgressOnConsole
+from onceproof.qualify.session import Qualification
 from onceproof.reports.page import Page
 from onceproof.reports.progress import Progress
+from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
@@ -45,11 +51,25 @@ def gate(
 
     def execute(scenario: GateScenario) -> Run:
         output.say(f"gate: {scenario.path}, expected {scenario.expect}")
-        with Progress(output.console(), scenario.path) as progress:
-            return runs.run(loaded[scenario.path], runs_dir=runs_dir, listeners=[progress])
+        each = loaded[scenario.path]
+        limit_s = each.scenario.limits.deadline_s
+        with Progress(output.console(), scenario.path, limit_s) as progress:
+            return runs.run(each, runs_dir=runs_dir, listeners=[progress])
 
-    order = session.ordered(gated.scenarios, session.read_last_failed(runs_dir), guesses)
-    result = session.work(order, known, execute, budget_s=budget_s)
+    def qualify(item: GateQualification, most_s: float) -> Qualification:
+        output.say(f"gate: {item.name}, expected {item.expect}, within {clock(most_s)}")
+        done = qualification.qualify(
+            loaded[item.name].path,
+            budget=f"{int(most_s)}s",
+            runs_dir=runs_dir,
+            listening=lambda progress: ProgressOnConsole(output.console(), progress.scenario, most_s),
+        )
+        with private_files():
+            qualification_report(done.directory.path, output)
+        return done
+
+    order = session.ordered(gated.items, session.read_last_failed(runs_dir), guesses)
+    result = session.work(order, known, execute, qualify, budget_s=budget_s)
     session.write_last_failed(runs_dir, result)
     output.say(as_text(result, output), styled=True)
     if output.as_json:
@@ -75,13 +95,14 @@ def _loaded(gated: GateSettings) -> dict[str, LoadedScenario]:
     """Every scenario of the gate: nothing may start before all of them are valid."""
     loaded: dict[str, LoadedScenario] = {}
     problems = []
-    for scenario in gated.scenarios:
+    for item in gated.items:
+        field = "qualifications" if isinstance(item, GateQualification) else "scenarios"
         try:
-            loaded[scenario.path] = load_file(find(gated.path_of(scenario)))
+            loaded[item.name] = load_file(find(gated.path_of(item)))
         except ScenarioError as error:
             problems += error.problems
         except UsageError as error:
-            raise UsageError(f"{gated.file}: gate.scenarios: {error.message}", hint=error.hint) from None
+            raise UsageError(f"{gated.file}: gate.{field}: {error.message}", hint=error.hint) from None
     if problems:
         raise ScenarioError(problems)
     return loaded
@@ -99,7 +120,7 @@ def _update(result: GateResult, gated: GateSettings, output: Output) -> None:
 
 def as_text(result: GateResult, output: Output) -> str:
     """The table, then what failed with its findings and its run directory."""
-    page = Page(*output.look())
+    page = Page(output.look(log_width=100))
     page.rule()
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for column in ("scenario", "expected", "result", "why"):
@@ -114,6 +135,12 @@ def as_text(result: GateResult, output: Output) -> str:
             page.below(row.run.explain(f"expected {row.expect}").partition("\nreport: ")[0], 0)
             page.unbroken("report", str(row.run.report))
             page.unbroken("next", f"onceproof check {row.run.run_dir}")
+        elif row.status is not Status.PASSED and row.qualification is not None:
+            where = row.qualification.directory.path
+            page.blank()
+            page.below(f"{row.path}: {matrix.statement(row.qualification)}", 0)
+            page.unbroken("report", str(where / PAGE_FILE))
+            page.unbroken("next", f"onceproof qualify --continue {where}")
     page.blank()
     counts = {status: sum(row.status is status for row in result.rows) for status in Status}
     page.line("gate", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
@@ -130,4 +157,12 @@ def as_json(result: GateResult) -> dict[str, object]:
 
 def _row(row: GateRow) -> dict[str, object]:
     run = None if row.run is None else str(row.run.run_dir)
-    return {"path": row.path, "expect": row.expect, "result": str(row.status), "why": row.why, "run": run}
+    directory = None if row.qualification is None else str(row.qualification.directory.path)
+    result: dict[str, object] = {
+        "path": row.path,
+        "expect": row.expect,
+        "result": str(row.status),
+        "why": row.why,
+        "run": run,
+    }
+    return result | ({} if directory is None else {"qualification": directory})

@@ -17,6 +17,7 @@ from onceproof.base import signals as interrupts
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError
 from onceproof.base.signals import interruptible
 from onceproof.base.visible import visible
+from onceproof.reports.page import Look
 
 
 class Output:
@@ -39,11 +40,12 @@ class Output:
         """The console for live progress. Honours NO_COLOR and dumb terminals, as rich does. Print only `visible` text to it."""
         return Console(file=self._people, highlight=False, emoji=False)
 
-    def look(self, piped_width: int = 100) -> tuple[bool, int]:
-        """Whether what people see has colours, and its width in columns: of a terminal at most 120, else ``piped_width``."""
+    def look(self, log_width: int = 80) -> Look:
+        """How a text for people looks here: its colours and width. ``log_width``: columns, if it is not a terminal."""
         console = self.console()
         color = console.is_terminal and console.color_system is not None and not console.no_color
-        return color, min(console.width, 120) if console.is_terminal else piped_width
+        width = min(console.width, 120) if console.is_terminal else log_width
+        return Look(color, width, terminal=console.is_terminal)
 
     def say(self, text: str, *, styled: bool = False) -> None:
         """Print ``text`` for people. If it is ``styled`` with colours, all else in it must be `visible` already."""

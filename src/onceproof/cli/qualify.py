@@ -41,8 +41,7 @@ def qualify(
     result = qualification.qualify(
         scenario, go_on=go_on, stack=stack, budget=budget, seed=seed, runs_dir=runs_dir, listening=listening
     )
-    color, width = output.look()
-    output.say(matrix.as_text(result, color=color, width=width), styled=True)
+    output.say(matrix.as_text(result, output.look(log_width=100)), styled=True)
     with private_files():
         qualification_report(result.directory.path, output)
     if output.as_json:

@@ -176,7 +176,7 @@ def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: O
 
     scenario = loaded.scenario
     try:
-        with Progress(output.console(), scenario.name) as progress:
+        with Progress(output.console(), scenario.name, scenario.limits.deadline_s) as progress:
             outcome = runs.run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress])
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
@@ -224,7 +224,7 @@ def _conclude(runs: RunSet, output: Output, *, reported: bool) -> int:
         if result.run_dir is not None:
             kept(result.run_dir)
     if reported:
-        output.say(_terminal(output).summary(runs), styled=True)
+        output.say(TerminalReport(output.look(), full=False).summary(runs), styled=True)
     else:
         _say_report(runs, output)
     for name in output.printed:
@@ -240,7 +240,7 @@ def _say_report(runs: RunSet, output: Output) -> None:
     if len(runs.results) == 1 and result.error is not None:
         output.complain(_complaint(result, result.error))
     else:
-        output.say(_terminal(output).render(runs), styled=True)
+        output.say(TerminalReport(output.look(), full=False).render(runs), styled=True)
     page = None if result.run_dir is None else result.run_dir / PAGE_FILE
     if len(runs.results) == 1 and page is not None and page.is_file():
         output.say(f"report     {page}")
@@ -253,11 +253,6 @@ def _complaint(result: ScenarioResult, error: OnceproofError | Interrupted) -> s
         return f"{error.message} in {result.scenario}: everything that it started was stopped{where}"
     where = "" if run is None else f"\nrun: {run}\nlogs: {run / 'logs'}"
     return f"error in {result.scenario}: {error}{where}"
-
-
-def _terminal(output: Output) -> TerminalReport:
-    color, width = output.look(piped_width=80)
-    return TerminalReport(color=color, width=width)
 
 
 def _write_files(files: list[tuple[str, Path]], runs: RunSet) -> None:

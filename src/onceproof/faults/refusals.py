@@ -193,12 +193,14 @@ class TooFewReplicas(TopicSetting):
         description = super().begin(context)
         self._killed = next(broker for broker in kafka.brokers if broker != leader)
         kafka.kill_broker(self._killed)
+        context.timeline.emit("broker.away", broker=self._killed, how="killed")
         return f"{description}, and broker {self._killed}, which holds a replica, was killed"
 
     def repair(self, context: FaultContext) -> None:
         kafka = context.stack.kafka
         if self._killed is not None and not kafka.is_running(self._killed):
             kafka.restart_broker(self._killed)
+            context.timeline.emit("broker.back", broker=self._killed)
 
 
 def _role(postgres: Postgres) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
-from onceproof.judge.findings import Verdict
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.qualify.session import Qualification
 from onceproof.scenario.model import Scenario
 
 _EXPECTED = "expected."
@@ -89,6 +90,21 @@ class Coverage(BaseModel):
         return self.outputs is None or self.oracle is None
 
 
+class HeldCells(BaseModel):
+    """What a qualification exercised."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cells: list[str]
+    """The names of the cells that were exercised and held, sorted."""
+    seconds: float
+
+    @classmethod
+    def of(cls, result: Qualification) -> HeldCells:
+        held = sorted(cell.name for cell in result.cells if cell.exercised and cell.verdict is Outcome.HELD)
+        return cls(cells=held, seconds=round(result.progress.spent_s, 1))
+
+
 def _identity_of_oracle(scenario: Scenario) -> str:
     """``sql 0f3a5c...``. A setting that has its default does not count: a later version of onceproof may have more of them.
 
@@ -107,6 +123,12 @@ class Baseline(BaseModel):
     version: Literal[1, 2] = 2
     """1 has no outputs and no oracles."""
     scenarios: dict[str, Coverage]
+    qualifications: dict[str, HeldCells] = {}
+
+    def seconds(self, name: str) -> float | None:
+        """How long it took when the baseline was made; None if it is not in it."""
+        known = self.scenarios.get(name) or self.qualifications.get(name)
+        return None if known is None else known.seconds
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
@@ -125,7 +147,8 @@ class Baseline(BaseModel):
 
     def write(self, path: Path) -> None:
         """Raises `EnvironmentProblem`."""
-        text = json.dumps(self.model_dump(), indent=2, sort_keys=True) + "\n"
+        document = self.model_dump(exclude=None if self.qualifications else {"qualifications"})
+        text = json.dumps(document, indent=2, sort_keys=True) + "\n"
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs the scenarios of a gate within its budget, the most informative first, and decides what each result means."""
+"""Runs the scenarios and qualifications of a gate within its budget, the most informative first, and decides what each result means."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from pathlib import Path
 from onceproof.api.runs import Run
 from onceproof.base.errors import OnceproofError
 from onceproof.base.words import times
-from onceproof.gate.baseline import Baseline, Coverage
-from onceproof.gate.settings import GateScenario
+from onceproof.gate.baseline import Baseline, Coverage, HeldCells
+from onceproof.gate.settings import GateItem, GateQualification, GateScenario
 from onceproof.judge.findings import Outcome, worst
+from onceproof.qualify.session import Qualification
 
 #: In the runs folder: the scenarios that did not pass the last time, for the order.
 LAST_FAILED = "gate-last-failed.json"
 _OLD = "; the baseline lacks its outputs and its oracle: onceproof gate --update adds them"
 
 
+#: With less, a qualification would end before its run without faults.
+_LEAST_S = 30.0
+_NAMED = 3
+
+
 class Status(StrEnum):
-    """The result of one scenario in the gate."""
+    """The result of one scenario or qualification in the gate."""
 
     PASSED = "passed"
     REGRESSION = "regression"
@@ -46,20 +52,22 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class GateRow:
-    """One scenario of the gate and its result."""
+    """One scenario or qualification of the gate and its result."""
 
     path: str
+    """Of a qualification with `qualify` before it (`onceproof.gate.settings.GateQualification.name`)."""
     expect: str
     status: Status
     why: str
     run: Run | None = None
     coverage: Coverage | None = None
+    qualification: Qualification | None = None
 
 
 @dataclass(frozen=True)
 class GateResult:
     rows: tuple[GateRow, ...]
-    """The rows in the order of their runs, then the scenarios that did not run, then those that are only in the baseline."""
+    """The rows in the order of their runs, then what did not run, then what is only in the baseline."""
 
     @property
     def outcome(self) -> Outcome:
@@ -67,59 +75,103 @@ class GateResult:
 
     def baseline(self) -> Baseline:
         """The coverage of this gate."""
-        return Baseline(scenarios={row.path: row.coverage for row in self.rows if row.coverage is not None})
+        return Baseline(
+            scenarios={row.path: row.coverage for row in self.rows if row.coverage is not None},
+            qualifications={
+                row.path: HeldCells.of(row.qualification) for row in self.rows if row.qualification is not None
+            },
+        )
 
 
-def ordered(scenarios: Sequence[GateScenario], last_failed: Iterable[str], known: Baseline) -> list[GateScenario]:
-    """The most informative first: those that failed the last time, then the known-bad ones, then the shortest."""
+def ordered(items: Sequence[GateItem], last_failed: Iterable[str], known: Baseline) -> list[GateItem]:
+    """The most informative first: what failed the last time, the known-bad ones, then scenarios, the shortest first.
+
+    Qualifications come after the scenarios: they use whatever is left of the budget.
+    """
     failed = set(last_failed)
 
-    def rank(scenario: GateScenario) -> tuple[bool, bool, float]:
-        return (scenario.path not in failed, scenario.expect == "held", seconds(scenario))
+    def rank(item: GateItem) -> tuple[bool, bool, bool, float]:
+        took = known.seconds(item.name)
+        is_long = isinstance(item, GateQualification)
+        return (item.name not in failed, item.expect == "held", is_long, float("inf") if took is None else took)
 
-    def seconds(scenario: GateScenario) -> float:
-        covered = known.scenarios.get(scenario.path)
-        return float("inf") if covered is None else covered.seconds
-
-    return sorted(scenarios, key=rank)
+    return sorted(items, key=rank)
 
 
 def work(
-    scenarios: Sequence[GateScenario],
+    items: Sequence[GateItem],
     known: Baseline,
     execute: Callable[[GateScenario], Run],
+    qualify: Callable[[GateQualification, float], Qualification],
     *,
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> GateResult:
-    """Run the scenarios in this order while the budget lasts.
+    """Run them in this order while the budget lasts.
 
-    A run begins only if the time that the baseline says it took is left. ``execute`` may raise `OnceproofError`: the others
-    still run.
+    A scenario begins only if the time that the baseline says it took is left. ``qualify`` takes the seconds that it may use at
+    most. Both may raise `OnceproofError`: the others still run.
     """
     began = clock()
     rows: list[GateRow] = []
     skipped: list[GateRow] = []
-    for scenario in scenarios:
-        covered = known.scenarios.get(scenario.path)
+    for item in items:
         left = budget_s - (clock() - began)
-        if left <= (0.0 if covered is None else covered.seconds):
+        needs = _LEAST_S if isinstance(item, GateQualification) else known.seconds(item.name) or 0.0
+        if left <= needs:
             why = f"{max(left, 0):.0f} s of the budget of {budget_s:.0f} s were left"
-            skipped.append(GateRow(scenario.path, scenario.expect, Status.NOT_RUN, why))
+            skipped.append(GateRow(item.name, item.expect, Status.NOT_RUN, why))
             continue
         try:
-            run = execute(scenario)
+            if isinstance(item, GateQualification):
+                done = qualify(item, min(left, item.budget_s))
+                rows.append(judged_qualification(item, done, known.qualifications.get(item.name)))
+            else:
+                rows.append(judged(item, execute(item), known.scenarios.get(item.name)))
         except OnceproofError as error:
-            rows.append(GateRow(scenario.path, scenario.expect, Status.ERROR, error.message.splitlines()[0]))
-            continue
-        rows.append(judged(scenario, run, covered))
-    listed = {scenario.path for scenario in scenarios}
+            rows.append(GateRow(item.name, item.expect, Status.ERROR, error.message.splitlines()[0]))
+    listed = {item.name for item in items}
     gone = [
-        GateRow(path, "", Status.LESS_COVERAGE, "is in the baseline, and the gate no longer lists it")
-        for path in known.scenarios
-        if path not in listed
+        GateRow(name, "", Status.LESS_COVERAGE, "is in the baseline, and the gate no longer lists it")
+        for name in (*known.scenarios, *known.qualifications)
+        if name not in listed
     ]
     return GateResult((*rows, *skipped, *gone))
+
+
+def judged_qualification(item: GateQualification, result: Qualification, before: HeldCells | None) -> GateRow:
+    """What the qualification means for the gate: no cell may be violated, and each that held before must hold again."""
+    found = HeldCells.of(result)
+    reachable = [cell for cell in result.cells if cell.reachable]
+    violated = [cell.title() for cell in reachable if cell.verdict is Outcome.VIOLATED]
+    left_out = [cell.title() for cell in reachable if not cell.exercised and cell.verdict is None]
+
+    def row(status: Status, why: str) -> GateRow:
+        return GateRow(item.name, item.expect, status, why, qualification=result)
+
+    if not result.cells:
+        return row(Status.INCONCLUSIVE, f"without any fault it is {result.first.outcome}, so no fault was tried")
+    if violated or result.unclaimed:
+        what = _named("violated", violated) or "violated, by no cell that is known"
+        return row(Status.REGRESSION if item.expect == "held" else Status.PASSED, what)
+    if item.expect == "violated":
+        status = Status.INCONCLUSIVE if left_out else Status.NOT_CAUGHT
+        return row(status, f"no cell is violated, although it is known to be bad{_named('; left out', left_out)}")
+    names = {cell.name: cell.title() for cell in result.cells}
+    lost = [names.get(name, name) for name in before.cells if name not in found.cells] if before is not None else []
+    if lost:
+        return row(Status.LESS_COVERAGE, _named("no longer shown to hold", lost))
+    if not found.cells:
+        return row(Status.INCONCLUSIVE, f"no cell was exercised{_named('; left out', left_out)}")
+    new = "; not in the baseline yet" if before is None else ""
+    held = f"{len(found.cells)} of {times(len(reachable), 'reachable cell')} held"
+    return row(Status.PASSED, f"{held}{new}{_named('; left out', left_out)}")
+
+
+def _named(what: str, titles: Sequence[str]) -> str:
+    """``; left out: A; B; and 3 more``; nothing without titles."""
+    more = f"; and {len(titles) - _NAMED} more" if len(titles) > _NAMED else ""
+    return f"{what}: {'; '.join(titles[:_NAMED])}{more}" if titles else ""
 
 
 def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> GateRow:

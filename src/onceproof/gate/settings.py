@@ -1,4 +1,4 @@
-"""The table ``[gate]`` of onceproof.toml: which scenarios the gate runs, and which verdict each must have."""
+"""The table ``[gate]`` of onceproof.toml: which scenarios and qualifications the gate runs, and which verdict each must have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from onceproof.base.duration import seconds
 from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
 from onceproof.judge.checker import checkers
@@ -28,6 +29,11 @@ class GateScenario(BaseModel):
     anomaly: str | None = None
     """For ``violated``: an anomaly that the run must show."""
 
+    @property
+    def name(self) -> str:
+        """As it is shown, and as the baseline knows it."""
+        return self.path
+
     @model_validator(mode="after")
     def _anomaly_of_a_known_bad(self) -> Self:
         if self.anomaly is not None and self.expect == "held":
@@ -37,20 +43,59 @@ class GateScenario(BaseModel):
         return self
 
 
+class GateQualification(BaseModel):
+    """One qualification of the gate."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str = Field(min_length=1)
+    """As of `GateScenario`."""
+    expect: Literal["held", "violated"] = "held"
+    """``held``: no cell may be violated. ``violated``: one must be."""
+    budget: str | None = None
+    """The most that it takes of the gate's budget: ``5m``. By default it may take all that is left."""
+
+    @property
+    def name(self) -> str:
+        return f"qualify {self.path}"
+
+    @property
+    def budget_s(self) -> float:
+        return float("inf") if self.budget is None else seconds(self.budget, "budget")
+
+    @field_validator("budget")
+    @classmethod
+    def _is_a_duration(cls, text: str | None) -> str | None:
+        try:
+            return None if text is None or seconds(text, "budget") <= 0 else text
+        except UsageError as wrong:
+            raise ValueError(f"{wrong.message}; {wrong.hint}") from None
+
+
+GateItem = GateScenario | GateQualification
+
+
 class _Gate(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    scenarios: list[GateScenario] = Field(min_length=1)
+    scenarios: list[GateScenario] = []
+    qualifications: list[GateQualification] = []
     baseline: str = "onceproof-gate.json"
+
+    @model_validator(mode="after")
+    def _lists_something(self) -> Self:
+        if not self.scenarios and not self.qualifications:
+            raise ValueError("scenarios and qualifications are both empty")
+        return self
 
 
 @dataclass(frozen=True)
 class GateSettings:
     file: Path
-    scenarios: tuple[GateScenario, ...]
+    items: tuple[GateItem, ...]
     baseline: Path
 
-    def path_of(self, scenario: GateScenario) -> Path | str:
+    def path_of(self, scenario: GateItem) -> Path | str:
         """The scenario's file, or the name of a shipped scenario."""
         path = self.file.parent / scenario.path
         return path if scenario.path.endswith((".yaml", ".yml")) else scenario.path
@@ -74,7 +119,8 @@ def read(file: Path) -> GateSettings:
             for detail in error.errors(include_url=False)
         ]
         raise UsageError("\n".join(lines), hint=_EXAMPLE) from None
-    paths = [scenario.path for scenario in gate.scenarios]
-    if twice := next((path for path in paths if paths.count(path) > 1), None):
-        raise UsageError(f"{file}: gate.scenarios names {twice!r} twice", hint="keep one of them")
-    return GateSettings(file, tuple(gate.scenarios), file.parent / gate.baseline)
+    for field, items in (("scenarios", gate.scenarios), ("qualifications", gate.qualifications)):
+        paths = [item.path for item in items]
+        if twice := next((path for path in paths if paths.count(path) > 1), None):
+            raise UsageError(f"{file}: gate.{field} names {twice!r} twice", hint="keep one of them")
+    return GateSettings(file, (*gate.scenarios, *gate.qualifications), file.parent / gate.baseline)

@@ -134,6 +134,7 @@ class StoredScenario(Part):
     claim: Annotated[dict[str, Any] | None, _object] = Field(None, description="what the pipeline promises")
     chaos: Annotated[list[dict[str, Any]] | None, _objects_or_null] = Field(None, description="the faults")
     pipeline: Annotated[StoredPipeline, Loose] = Field(StoredPipeline(), description="the job under test")
+    stack: Any = Field(None, description="the services that it ran on")
     input: Any = Field(None, description="the topics that were fed")
     outputs: Any = Field(None, description="what the job writes")
     oracle: Any = Field(None, description="defines what the outputs must hold")

@@ -2,7 +2,7 @@
 
 It has a pure function from a case (history and expected output) to findings, and everything else about the anomaly: its
 explanation, which claims allow it, which anomalies accompany it, and how to damage a correct history so that it occurs.
-Pages, lists, legends and property tests are made from these (see docs/add-a-checker.md).
+Pages, lists and property tests are made from these (see docs/add-a-checker.md).
 """
 
 from __future__ import annotations

@@ -8,27 +8,28 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from onceproof.base.duration import clock
 from onceproof.base.words import times
-from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.qualify.cells import Cell, CellState, kinds
-from onceproof.qualify.console import clock
 from onceproof.qualify.session import Qualification
 from onceproof.qualify.strongest import DELIVERIES, Strongest
-from onceproof.reports.page import Page
+from onceproof.reports import fixes
+from onceproof.reports.page import Look, Page
+from onceproof.reports.terminal import in_words
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import Claim
 from onceproof.scenario.points import Point
-from onceproof.stores.contract import store_of
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 _FINDINGS = 4
 _NAMED = 3
+_LOG = Look(width=100)
 
 
-def as_text(result: Qualification, *, color: bool = False, width: int = 100) -> str:
+def as_text(result: Qualification, look: Look = _LOG) -> str:
     """Return the page: what held, the matrix, what was found and how to repeat it, what was not exercised and why."""
-    page = Page(color, width)
+    page = Page(look)
     page.rule()
     head = Text(result.outcome.value.upper(), style=_STYLE.get(result.outcome, "bold magenta"))
     spent = f"{clock(result.progress.spent_s)} in {times(result.progress.steps, 'run')}"
@@ -44,7 +45,7 @@ def as_text(result: Qualification, *, color: bool = False, width: int = 100) -> 
         _print_undecided(page, result.cells)
         _print_not_applicable(page, result.cells)
     else:
-        shown = _print_first_findings(page, result.first.findings)
+        shown = _print_first_findings(page, result)
         for reason in result.first.reasons:
             if not any(finding.summary in reason for finding in shown):
                 page.line("why", reason)
@@ -218,21 +219,23 @@ def _print_anomalies(page: Page, cell: Cell, scenario: Scenario, explained: set[
     if not cell.anomalies:
         page.line("  found", "see the run")
     for name, count in sorted(cell.anomalies.items()):
-        where = f" in {', '.join(cell.outputs)}" if cell.outputs else ""
-        page.line("  found", f"{name}: {_count_with_noun(count, scenario, cell.outputs)}{where}")
-        if name in cell.witnesses:
-            page.line("  first", cell.witnesses[name])
-        _print_fixes(page, name, scenario, explained)
+        _print_anomaly(page, name, count, scenario, explained, cell.outputs, cell.witnesses.get(name))
 
 
-def _print_fixes(page: Page, name: str, scenario: Scenario, explained: set[str]) -> None:
-    """Print what fixes the anomaly, unless the page has it already."""
-    if name in explained:
-        return
+def _print_anomaly(
+    page: Page,
+    name: str,
+    count: int,
+    scenario: Scenario,
+    explained: set[str],
+    outputs: tuple[str, ...] = (),
+    witness: str | None = None,
+) -> None:
+    where = f" in {', '.join(outputs)}" if outputs else ""
+    what = Text(f"{name}: {_count_with_noun(count, scenario, outputs)}{where}")
+    fix = None if name in explained else next(iter(fixes.of_scenario(name, scenario)), None)
     explained.add(name)
-    for index, fix in enumerate(_fixes(name, scenario)):
-        page.line("  fix" if index == 0 else "  or", fix)
-    page.unbroken("  explain", f"onceproof explain {name}")
+    page.finding(what, witness, fix=fix, more=f"onceproof explain {name}", indent="  ")
 
 
 def _count_with_noun(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
@@ -244,15 +247,6 @@ def _count_with_noun(count: int, scenario: Scenario, outputs: Iterable[str] = ()
     return times(count, "row" if tables == {True} else "record")
 
 
-def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
-    """Return what stops the anomaly in outputs such as this job's; empty if the checker has no explanation."""
-    try:
-        explanation = anomaly(name).explanation
-    except KeyError:
-        return ()
-    return explanation.stops_for({store_of(spec).words.system for spec in scenario.outputs.values()})
-
-
 def _print_unclaimed_runs(page: Page, result: Qualification, explained: set[str]) -> None:
     """Print the runs that violate the claim in a way that none of their cells shows."""
     for run, anomalies in result.unclaimed.items():
@@ -261,8 +255,7 @@ def _print_unclaimed_runs(page: Page, result: Qualification, explained: set[str]
         head = f"a run of {times(len(part), 'cell')}; no cell is known to have caused it"
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
-            page.line("  found", f"{name}: {_count_with_noun(count, result.scenario)}")
-            _print_fixes(page, name, result.scenario, explained)
+            _print_anomaly(page, name, count, result.scenario, explained)
         words: dict[str, list[str]] = {}
         for cell in part:
             words.setdefault(_known_of(cell), []).append(cell.title())
@@ -279,16 +272,13 @@ def _known_of(cell: Cell) -> str:
     return "run alone, not decided" if alone else "not run alone"
 
 
-def _print_first_findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
-    """Print the first few findings that violate the claim, and return them."""
-    shown = [f for f in findings if f.violates][:_FINDINGS]
+def _print_first_findings(page: Page, result: Qualification) -> list[Finding]:
+    """Print the first few findings that violate the claim without any fault, and return them."""
+    shown = [f for f in result.first.findings if f.violates][:_FINDINGS]
     for finding in shown:
-        page.line("found", f"{finding.anomaly} in {finding.output}: {finding.summary}")
-        for witness in finding.witnesses[:1]:
-            page.below(", ".join(f"{k}={v}" for k, v in witness.identity.items()), 2)
-            for line in witness.argument.splitlines():
-                page.below(line, 2)
-        page.unbroken("explain", f"onceproof explain {finding.anomaly}")
+        fix = next(iter(fixes.of_scenario(finding.anomaly, result.scenario)), None)
+        what = Text(f"{finding.anomaly} in {finding.output}: {finding.summary}")
+        page.finding(what, in_words(finding), fix=fix, more=f"onceproof explain {finding.anomaly}")
     return shown
 
 
@@ -377,7 +367,7 @@ def _cell(cell: Cell, result: Qualification) -> dict[str, Any]:
         "anomalies": dict(cell.anomalies),
         "outputs": list(cell.outputs),
         "witnesses": dict(cell.witnesses),
-        "fixes": {name: list(_fixes(name, result.scenario)) for name in cell.anomalies},
+        "fixes": {name: list(fixes.of_scenario(name, result.scenario)) for name in cell.anomalies},
         "not_separated_from": list(cell.shared.others) if cell.together and cell.shared is not None else None,
         "runs": [str(result.directory.path / run) for run in cell.runs],
         "repeat": result.directory.command_of(cell, result.progress.stack) if violated else None,

@@ -8,22 +8,43 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
+from onceproof.base.duration import clock
 from onceproof.base.errors import UsageError
 from onceproof.history import run_files
+from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import Cell, kinds
-from onceproof.qualify.console import clock
 from onceproof.qualify.directory import FILE, Directory, QualificationProgress
+from onceproof.reports import fixes
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
 from onceproof.reports.html.files import FILE as PAGE
-from onceproof.reports.html.page import render
-from onceproof.reports.html.run_page import SYMBOLS, stops
+from onceproof.reports.html.limits import some
+from onceproof.reports.html.page import render_capped
+from onceproof.reports.html.run_page import SYMBOLS
 from onceproof.scenario.points import Point
 
 #: A run directory and a cell's file, below the directory of the qualification. Other names may lead out of it.
 _RUN, _CELL = re.compile(r"runs/[\w][\w.-]*"), re.compile(r"[\w][\w.-]*")
+
+
+#: A longer name of a cell is not used as the id of its section: texts are cut off, and would no longer be unique.
+_ANCHOR = 90
+
+
+@dataclass(frozen=True)
+class _Size:
+    cells: int
+    text: int
+    """Characters of any text."""
+    items: int
+    """Entries of each list of a cell."""
+
+
+#: The page is rendered with the first of them with which it is small enough. The last one is so for any qualification.
+_SIZES = (_Size(1_000, 4_000, 100), _Size(300, 500, 20), _Size(100, 200, 8), _Size(20, 100, 4))
 
 
 @dataclass(frozen=True)
@@ -31,6 +52,7 @@ class ShownCell:
     """One cell on the page."""
 
     cell: Cell
+    anchor: str
     result: str
     """A class of the style, and a choice of the filter: a verdict, ``undecided`` or ``n/a``."""
     symbol: str
@@ -73,24 +95,40 @@ def write(path: Path) -> Path:
 
 
 def page(directory: Directory, progress: QualificationProgress) -> str:
-    shown = tuple(_shown(cell, directory, progress.stack) for cell in progress.cells)
+    """The page, with at most `onceproof.reports.html.limits.MOST_BYTES`. Violated cells come first."""
+    cells = sorted(progress.cells, key=lambda cell: (not cell.reachable, cell.verdict is not Outcome.VIOLATED))
+    return render_capped(
+        "qualification.html", ((size.text, _values(directory, progress, cells, size)) for size in _SIZES)
+    )
+
+
+def _values(directory: Directory, progress: QualificationProgress, cells: list[Cell], size: _Size) -> dict[str, Any]:
+    """What the template shows."""
+    shown = tuple(_shown(number, cell, directory, progress.stack) for number, cell in enumerate(cells[: size.cells]))
     result = progress.result()
-    counts = Counter(one.result for one in shown)
-    return render(
-        "qualification.html",
-        title=f"qualification of {progress.scenario}: {result.value}",
-        name=progress.scenario,
-        outcome=result.value,
-        symbol=SYMBOLS[result],
-        lead=_lead(progress, counts),
-        counts=sorted(counts.items()),
-        heats=tuple(_heats(shown)),
-        shown=[one for one in shown if one.cell.reachable],
-        absent=[one for one in shown if not one.cell.reachable],
-        unfinished=progress.ended not in ("done",),
-        ended=progress.ended,
-        go_on=f"onceproof qualify --continue {shlex.quote(str(directory.path))}",
-        facts=(
+    counts = Counter(_result(cell)[0] for cell in cells)
+    broken = Counter[str]()
+    for cell in cells:
+        if cell.verdict is Outcome.VIOLATED and cell.reachable:
+            broken.update(dict.fromkeys(cell.anomalies, 1))
+    return {
+        "title": f"qualification of {progress.scenario}: {result.value}",
+        "name": progress.scenario,
+        "outcome": result.value,
+        "symbol": SYMBOLS[result],
+        "lead": _lead(progress, counts),
+        "counts": sorted(counts.items()),
+        "broken": some(broken.most_common(), size.items),
+        "first": next((one for one in shown if one.result == Outcome.VIOLATED.value), None),
+        "heats": tuple(_heats(shown)),
+        "shown": [one for one in shown if one.cell.reachable],
+        "absent": [one for one in shown if not one.cell.reachable],
+        "hidden": len(cells) - len(shown),
+        "items": size.items,
+        "unfinished": progress.ended not in ("done",),
+        "ended": progress.ended,
+        "go_on": f"onceproof qualify --continue {shlex.quote(str(directory.path))}",
+        "facts": (
             ("directory", str(directory.path)),
             ("scenario", progress.scenario_path),
             ("stack", progress.stack or "services of its own"),
@@ -102,8 +140,8 @@ def page(directory: Directory, progress: QualificationProgress) -> str:
             ("run without faults", progress.first or "none"),
             ("faults of the scenario itself, not used", str(progress.replaced)),
         ),
-        report=PAGE,
-    )
+        "report": PAGE,
+    }
 
 
 def compared(old: Path, new: Path) -> Comparison:
@@ -134,18 +172,22 @@ def _lead(progress: QualificationProgress, counts: Counter[str]) -> str:
     return f"{reachable} reachable cells: {words or 'none'}. A cell says nothing about other points or other jobs."
 
 
-def _shown(cell: Cell, directory: Directory, stack: str | None) -> ShownCell:
+def _result(cell: Cell) -> tuple[str, str]:
+    """What became of the cell, and the symbol of that."""
     if not cell.reachable:
-        result, symbol = "n/a", "\u2013"
-    elif cell.verdict is None:
-        result, symbol = "undecided", "\u25cb"
-    else:
-        result, symbol = cell.verdict.value, SYMBOLS[cell.verdict]
+        return "n/a", "\u2013"
+    return ("undecided", "\u25cb") if cell.verdict is None else (cell.verdict.value, SYMBOLS[cell.verdict])
+
+
+def _shown(number: int, cell: Cell, directory: Directory, stack: str | None) -> ShownCell:
+    result, symbol = _result(cell)
+    is_plain = _CELL.fullmatch(cell.name) and len(cell.name) <= _ANCHOR
     runs = tuple((run, _holds(directory, f"{run}/{PAGE}")) for run in cell.runs if _RUN.fullmatch(run))
     named = cell.reachable and _CELL.fullmatch(cell.name)
     is_there = named and _holds(directory, f"{directory.cells.name}/{cell.name}.yaml")
     command = directory.command_of(cell, stack) if is_there else None
-    return ShownCell(cell, result, symbol, cell.word, command, runs, tuple(dict.fromkeys(_fixes(cell))))
+    anchor = f"cell-{cell.name if is_plain else number}"
+    return ShownCell(cell, anchor, result, symbol, cell.word, command, runs, tuple(dict.fromkeys(_fixes(cell))))
 
 
 def _holds(directory: Directory, name: str) -> bool:
@@ -160,7 +202,7 @@ def _holds(directory: Directory, name: str) -> bool:
 
 def _fixes(cell: Cell) -> Iterator[str]:
     for name in cell.anomalies:
-        yield from stops(name)
+        yield from fixes.of_systems(name)
 
 
 def _heats(shown: tuple[ShownCell, ...]) -> Iterator[Heat]:

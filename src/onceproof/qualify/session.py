@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from onceproof.base import duration
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event, read_events
@@ -390,11 +391,11 @@ class Session:
 
     def _why_not_tried(self) -> str:
         """Return why the cells that are still pending were not tried."""
-        left, budget = self.left_s, console.clock(self._budget_s)
+        left, budget = self.left_s, duration.clock(self._budget_s)
         needed = needed_s(self._progress.cells, self._pace())
         if needed is None or left <= 0:
             return f"the budget of {budget} was used up"
-        needs, remains = console.clock(math.ceil(needed)), console.clock(left)
+        needs, remains = duration.clock(math.ceil(needed)), duration.clock(left)
         more = "a little more than" if needs == remains else f"about {needs}, more than"
         return f"the shortest run that remains needs {more} the {remains} left of the budget of {budget}"
 

@@ -1,18 +1,14 @@
-"""Shows the progress of a fetch on standard error: bars on a terminal, plain lines elsewhere."""
+"""What the fetching threads report to: it shows their steps, and says when to stop."""
 
 from __future__ import annotations
 
 import threading
-import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
-
 from onceproof.base.errors import OnceproofError
-from onceproof.base.visible import visible
+from onceproof.base.live import Display, shared
 
 
 class FetchStopped(OnceproofError):
@@ -25,50 +21,37 @@ class Progress:
     def __init__(self, *, show: bool) -> None:
         self.stopped = threading.Event()
         self._show = show
-        console = Console(stderr=True)
-        self._live = show and console.is_terminal
-        self._console = console
-        self._started: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not self._live,
-        )
+        self._display: Display | None = None
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        if self._show:
+            self._display = self._open.enter_context(shared("fetching components"))
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _tb: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        self._open.close()
 
     def begin(self, what: str, steps: int) -> None:
         """Announce ``what``, which takes this number of steps."""
         self.check()
-        self._started[what] = time.monotonic()
-        if self._live:
-            self._tasks[what] = self._bars.add_task(what, total=steps)
-        else:
-            self.say(f"{what} ...")
+        if self._display is not None:
+            self._display.begin(what, steps)
 
     def step(self, what: str) -> None:
         self.check()
-        if self._live:
-            self._bars.advance(self._tasks[what])
+        if self._display is not None:
+            self._display.step(what)
 
     def end(self, what: str) -> None:
-        if not self._live:
-            self.say(f"{what}: done in {time.monotonic() - self._started[what]:.1f} s")
+        if self._display is not None:
+            self._display.end(what)
 
     def say(self, line: str) -> None:
-        if self._show:
-            self._console.print(visible(line), markup=False, highlight=False)
+        if self._display is not None:
+            self._display.say(line)
 
     def check(self) -> None:
         """Raise `FetchStopped` once ``stopped`` is set."""

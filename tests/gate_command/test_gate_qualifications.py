@@ -1,0 +1,193 @@
+"""Qualifications in the gate: their order, what is left of the budget for them, and what fails them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from onceproof.api import qualification, runs
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.cli.app import app
+from onceproof.gate import session
+from onceproof.gate.baseline import Baseline, HeldCells
+from onceproof.gate.session import Status
+from onceproof.gate.settings import GateQualification, GateScenario
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.directory import Directory, Progress
+from onceproof.qualify.session import Qualification
+from onceproof.scenario.points import Point
+from onceproof.scenario_files.load import find, load
+
+POINTS = (Point.AFTER_OFFSET_LOG, Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LOG)
+#: held, violated, not tried
+H, V, N = Outcome.HELD, Outcome.VIOLATED, None
+
+
+def qualified(folder: Path, *verdicts: Outcome | None) -> Qualification:
+    cells = tuple(
+        Cell(
+            f"crash-{point}",
+            "crash",
+            point,
+            {"target": "driver"},
+            state=State.NOT_REACHED if verdict is None else State.EXERCISED,
+            verdict=verdict,
+            anomalies={"duplicate": 3} if verdict is V else {},
+        )
+        for point, verdict in zip(POINTS, verdicts, strict=False)
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    directory = Directory.create(folder, "job")
+    progress = Progress("job", "job.yaml", "0" * 64, 7, cells=cells, steps=2, spent_s=61.0, ended="done")
+    directory.save(progress)
+    first = Verdict("job", H if cells else V, {}, ("why",))
+    outcome = V if V in verdicts else H
+    return Qualification(load(find("naive-append")), directory, progress, cells, first, None, outcome, 60.0)
+
+
+def judged(tmp_path: Path, *verdicts: Outcome | None, before: list[str] | None = None, expect: Any = "held") -> Any:
+    known = None if before is None else HeldCells(cells=[f"crash-{point}" for point in before], seconds=60)
+    item = GateQualification(path="job.yaml", expect=expect)
+    row = session.judged_qualification(item, qualified(tmp_path, *verdicts), known)
+    return row.status, row.why
+
+
+def test_a_violated_cell_is_a_regression(tmp_path: Path) -> None:
+    assert judged(tmp_path, H, V) == (Status.REGRESSION, "violated: crash driver at after-sink-commit")
+
+
+def test_what_the_budget_left_out_is_named_and_does_not_fail_the_gate(tmp_path: Path) -> None:
+    status, why = judged(tmp_path, H, H, N, before=["after-offset-log"])
+    assert (status, why) == (
+        Status.PASSED,
+        "2 of 3 reachable cells held; left out: crash driver at after-commit-log",
+    )
+
+
+def test_a_cell_that_is_no_longer_shown_to_hold_is_less_coverage(tmp_path: Path) -> None:
+    status, why = judged(tmp_path, H, N, before=["after-offset-log", "after-sink-commit"])
+    assert (status, why) == (Status.LESS_COVERAGE, "no longer shown to hold: crash driver at after-sink-commit")
+
+
+def test_nothing_exercised_is_inconclusive(tmp_path: Path) -> None:
+    status, why = judged(tmp_path, N, N)
+    assert status is Status.INCONCLUSIVE and why.startswith("no cell was exercised; left out: crash driver at")
+    assert judged(tmp_path) == (
+        Status.INCONCLUSIVE,
+        "without any fault it is violated, so no fault was tried",
+    )
+
+
+def test_a_known_bad_job_must_be_caught(tmp_path: Path) -> None:
+    assert judged(tmp_path, H, V, expect="violated")[0] is Status.PASSED
+    assert judged(tmp_path, H, H, expect="violated")[0] is Status.NOT_CAUGHT
+    assert judged(tmp_path, H, N, expect="violated")[0] is Status.INCONCLUSIVE, "the one left out may be it"
+
+
+def test_new_coverage_says_that_it_is_not_in_the_baseline(tmp_path: Path) -> None:
+    assert judged(tmp_path, H, H) == (Status.PASSED, "2 of 2 reachable cells held; not in the baseline yet")
+
+
+def test_scenarios_come_before_qualifications_except_what_failed_or_is_known_to_be_bad() -> None:
+    known = Baseline(scenarios={}, qualifications={"qualify short": HeldCells(cells=[], seconds=1)})
+    items = [
+        GateQualification(path="long"),
+        GateQualification(path="short"),
+        GateQualification(path="failed"),
+        GateQualification(path="bad", expect="violated"),
+        GateScenario(path="scenario"),
+        GateScenario(path="bad", expect="violated"),
+    ]
+    names = [item.name for item in session.ordered(items, ["qualify failed"], known)]
+    assert names == ["qualify failed", "bad", "qualify bad", "scenario", "qualify short", "qualify long"]
+
+
+def test_a_qualification_gets_what_is_left_and_no_more_than_its_own_budget(tmp_path: Path) -> None:
+    given: dict[str, float] = {}
+    now = [0.0]
+
+    def qualify(item: GateQualification, most_s: float) -> Qualification:
+        given[item.path] = most_s
+        now[0] += min(most_s, 100)
+        if item.path == "fails":
+            raise EnvironmentProblem("no Java")
+        return qualified(tmp_path, H)
+
+    items = [
+        GateQualification(path="small", budget="1m"),
+        GateQualification(path="fails", budget="1m"),
+        GateQualification(path="large"),
+        GateQualification(path="late"),
+    ]
+
+    def none(_: GateScenario) -> Any:
+        raise AssertionError("there is no scenario")
+
+    result = session.work(items, Baseline(scenarios={}), none, qualify, budget_s=230, clock=lambda: now[0])
+    assert given == {"small": 60, "fails": 60, "large": 110}
+    assert [(row.path, row.status) for row in result.rows] == [
+        ("qualify small", Status.PASSED),
+        ("qualify fails", Status.ERROR),
+        ("qualify large", Status.PASSED),
+        ("qualify late", Status.NOT_RUN),
+    ]
+    assert result.rows[-1].why == "10 s of the budget of 230 s were left"
+    assert set(result.baseline().qualifications) == {"qualify small", "qualify large"}
+
+
+def test_a_qualification_that_is_no_longer_listed_is_less_coverage() -> None:
+    known = Baseline(scenarios={}, qualifications={"qualify gone": HeldCells(cells=["a"], seconds=1)})
+    result = session.work([], known, lambda _: None, lambda *_: None, budget_s=60)  # type: ignore[arg-type,return-value]
+    assert [(row.path, row.status) for row in result.rows] == [("qualify gone", Status.LESS_COVERAGE)]
+
+
+def test_a_baseline_without_qualifications_has_no_word_of_them(tmp_path: Path) -> None:
+    Baseline(scenarios={}).write(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == {"scenarios": {}, "version": 2}
+    both = Baseline(scenarios={}, qualifications={"qualify a": HeldCells(cells=["c"], seconds=2)})
+    both.write(tmp_path / "b.json")
+    assert Baseline.read(tmp_path / "b.json") == both
+
+
+def test_the_command_runs_them_writes_the_baseline_and_then_holds_them_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onceproof.toml").write_text('[gate]\nqualifications = [{path = "job.yaml"}]\n')
+    (tmp_path / "job.yaml").write_text("base: ack-lost-transactional\n")
+    monkeypatch.chdir(tmp_path)
+    verdicts: list[Outcome | None] = [H, H]
+    budgets = []
+
+    def qualify(_scenario: Path, *, budget: str, runs_dir: Path, listening: Any) -> Qualification:
+        done = qualified(tmp_path / runs_dir, *verdicts)
+        with listening(done.progress) as listener:
+            listener.starts()
+            listener.begins("run 1: without faults")
+        budgets.append(budget)
+        return done
+
+    monkeypatch.setattr(qualification, "qualify", qualify)
+    monkeypatch.setattr(runs, "run", None)
+    done = CliRunner().invoke(app, ["gate", "--update", "--budget", "5m"])
+    assert done.exit_code == 0 and "wrote the baseline" in done.output and budgets[0] in ("300s", "299s")
+    verdicts[1] = N
+    done = CliRunner().invoke(app, ["gate", "--json", "--junit", "gate.xml"])
+    assert done.exit_code == 1
+    (row,) = json.loads(done.stdout)["scenarios"]
+    assert (row["path"], row["result"]) == ("qualify job.yaml", "less coverage")
+    assert Path(row["qualification"], "report.html").is_file()
+    text = " ".join(done.stderr.split())
+    assert f"next onceproof qualify --continue {row['qualification']}" in text
+    assert "no longer shown to hold" in Path("gate.xml").read_text()
+
+
+def test_a_file_that_does_not_exist_is_named_with_its_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "onceproof.toml").write_text('[gate]\nqualifications = [{path = "jbo.yaml"}]\n')
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["gate", "--update"])
+    assert done.exit_code == 2 and "gate.qualifications: " in done.output and "jbo.yaml" in done.output
