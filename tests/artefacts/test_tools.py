@@ -21,7 +21,7 @@ import pytest
 
 from onceproof.cli.show import schema_text
 from onceproof.gate import junit as gate_junit
-from onceproof.gate.session import GateResult, Row, Status
+from onceproof.gate.session import GateResult, GateRow, Status
 from onceproof.reports.report import RunSet, reports
 
 from ..reports.conftest import everything, failed, held, inconclusive, violated
@@ -139,7 +139,7 @@ def test_junitparser_reads_the_report_of_a_run(everything: RunSet) -> None:
 
 
 def test_junitparser_reads_the_report_of_a_gate() -> None:
-    rows = tuple(Row(f"{status}.yaml", "held", status, "why \x1b <&>") for status in Status)
+    rows = tuple(GateRow(f"{status}.yaml", "held", status, "why \x1b <&>") for status in Status)
     kinds = {
         case.name: [type(one).__name__ for one in case.result]
         for case in read_junit(gate_junit.render(GateResult(rows)))

@@ -17,8 +17,8 @@ from onceproof.gate.baseline import Baseline, HeldCells
 from onceproof.gate.session import Status
 from onceproof.gate.settings import GateQualification, GateScenario
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.directory import Directory, Progress
+from onceproof.qualify.cells import Cell, CellState
+from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.session import Qualification
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
@@ -35,7 +35,7 @@ def qualified(folder: Path, *verdicts: Outcome | None) -> Qualification:
             "crash",
             point,
             {"target": "driver"},
-            state=State.NOT_REACHED if verdict is None else State.EXERCISED,
+            state=CellState.NOT_REACHED if verdict is None else CellState.EXERCISED,
             verdict=verdict,
             anomalies={"duplicate": 3} if verdict is V else {},
         )
@@ -43,7 +43,7 @@ def qualified(folder: Path, *verdicts: Outcome | None) -> Qualification:
     )
     folder.mkdir(parents=True, exist_ok=True)
     directory = Directory.create(folder, "job")
-    progress = Progress("job", "job.yaml", "0" * 64, 7, cells=cells, steps=2, spent_s=61.0, ended="done")
+    progress = QualificationProgress("job", "job.yaml", "0" * 64, 7, cells=cells, steps=2, spent_s=61.0, ended="done")
     directory.save(progress)
     first = Verdict("job", H if cells else V, {}, ("why",))
     outcome = V if V in verdicts else H
