@@ -6,7 +6,6 @@ between the sinks of one batch. Every request before the held one has arrived, a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
@@ -16,11 +15,9 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.sink_state import changes, sink_state
 from onceproof.faults.frames import (
-    FrameSpec,
+    AtItsFrame,
     StoppedFrame,
-    at_plan,
     commit_problems,
-    describe_frame,
     frame_problems,
     placement_at_frame,
     wait_for_commit,
@@ -32,7 +29,7 @@ from onceproof.instruments.proxy.frames import Frame
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.contract import store_of
-from onceproof.stores.kafka.state import undecided_topics
+from onceproof.stores.frames import FrameSpec, HasFrames, Service, StoreFrames
 
 _POINTS = (Point.IN_TASKS, Point.BEFORE_SINK_COMMIT, Point.BETWEEN_SINKS)
 
@@ -40,12 +37,12 @@ _POINTS = (Point.IN_TASKS, Point.BEFORE_SINK_COMMIT, Point.BETWEEN_SINKS)
 class CrashAtFrameSpec(FaultSpec):
     fault: Literal["crash-at-frame"]
     target: Literal["driver"]
-    service: Literal["postgres", "kafka"] = Field(description="the service to which the request is sent")
+    service: Service = Field(description="the service to which the request is sent")
     frame: FrameSpec = Field(default_factory=FrameSpec, description="which request (default: the commit)")
 
 
 @faults.register("crash-at-frame")
-class CrashAtFrame:
+class CrashAtFrame(AtItsFrame):
     """SIGKILL of the driver (JVM and Python) at the n-th request of a batch that matches ``frame``."""
 
     Spec: ClassVar[type[FaultSpec]] = CrashAtFrameSpec
@@ -57,10 +54,6 @@ class CrashAtFrame:
         self._spec = spec
         self._stopped = StoppedFrame(spec.frame, spec.service, "drop-request", hold=True)
         self._before: Mapping[str, str] = {}
-
-    @classmethod
-    def reads_frames(cls, spec: CrashAtFrameSpec) -> bool:
-        return True
 
     @classmethod
     def problems(cls, spec: CrashAtFrameSpec, scenario: Scenario) -> list[SpecProblem]:
@@ -87,9 +80,6 @@ class CrashAtFrame:
     def tries(cls, job: Job) -> Iterable[Try]:
         return at_frames(job, {"target": "driver"})
 
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
-
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         with context.job.frozen():
             self._before = sink_state(context.stack)
@@ -103,7 +93,9 @@ class CrashAtFrame:
         start = context.job.kill_driver()
         state = (planned(context, seen.query, n), committed(context, seen.query, n))
         self._stopped.rule.release()  # the rule drops the request
-        evidence = [f"the driver was killed while {describe_frame(found.frame)} was held by {found.proxy}"]
+        evidence = [
+            f"the driver was killed while {self._stopped.store.describe(found.frame)} was held by {found.proxy}"
+        ]
         if state != (True, False) or found.delivered_at is not None:
             return missed(*evidence, f"batch {n} was no longer open, or the request had been delivered")
         evidence.append(f"left behind: offsets/{n} written, commits/{n} missing, and the request never delivered")
@@ -111,7 +103,7 @@ class CrashAtFrame:
         written = [f"written by the batch until then: {change}" for change in changes(self._before, after)]
         evidence += written or ["the batch had written nothing to any sink until then"]
         if self._spec.at.point is Point.BETWEEN_SINKS:
-            others = _other_places(context, seen.query, found.frame)
+            others = _other_places(context, seen.query, self._stopped.store, found.frame)
             changed = sorted(place for place in others if self._before.get(place) != after.get(place))
             if not changed:
                 nothing = f"the batch had not written to the query's other outputs ({', '.join(sorted(others))})"
@@ -126,19 +118,12 @@ class CrashAtFrame:
         self._stopped.close(context)
 
 
-def _other_places(context: FaultContext, query: str, frame: Frame) -> set[str]:
+def _other_places(context: FaultContext, query: str, store: StoreFrames, frame: Frame) -> set[str]:
     """The query's outputs without those to which the frame itself writes, named as in `onceproof.stores.contract.State`."""
     assert context.scenario is not None, "every run sets it"
     alone = len({*context.checkpoint.queries(), *context.scenario.pipeline.queries}) < 2
     outputs = [o for o in context.scenario.outputs.values() if o.query == query or (o.query is None and alone)]
-    without_frames = {store_of(one).name(one) for one in outputs if one.topic is None and one.table is None}
-    topics = {one.topic for one in outputs if one.topic is not None}
-    tables = {one.table.rpartition(".")[2] for one in outputs if one.table is not None}
-    if "sql" in frame.facts:
-        text = "\n".join((*frame.facts.get("transaction", ()), frame.facts["sql"]))
-        # A transaction that names none of the tables writes through something else, possibly to any of them.
-        own = {name for name in tables if re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)} or tables
-        return without_frames | {f"topic {name}" for name in topics} | {f"table {name}" for name in tables - own}
-    # EndTxn names no topic: it ends the transaction on the topics in which one is still open now.
-    own = set(frame.facts.get("topics") or undecided_topics(context.stack.kafka))
-    return without_frames | {f"topic {name}" for name in topics - own} | {f"table {name}" for name in tables}
+    stores = [(one, store_of(one)) for one in outputs]
+    of_store = [one for one, its in stores if isinstance(its, HasFrames) and its.frames is store]
+    own = store.written_by(frame, of_store, context.stack)
+    return {its.name(one) for one, its in stores if one not in own}

@@ -15,7 +15,6 @@ from typing import ClassVar, Literal
 
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
-from onceproof.faults.evidence.sink_state import sink_state
 from onceproof.faults.placement import has_own_file_manager, instruments_of, placement_at, point_problems
 from onceproof.faults.takeover import POINTS, Takeover, batch_problems
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
@@ -115,27 +114,24 @@ class Fence:
             why = "the job has several queries, and fence holds only one: no second driver was started"
             return missed(why)
         assert self._resume is not None
-        takeover, n = self._takeover, seen.batch
-        if not takeover.was_open:
-            return missed(f"batch {n} was no longer open when the second driver was started")
-        state = f"offsets/{n} written, commits/{n} missing"
-        evidence = [f"driver start {takeover.start} was held at {seen.point} of batch {n}: {state}"]
-        succeeded, sentence = takeover.wait_for_successor()
-        evidence.append(sentence)
-        if not succeeded:
-            return missed(*evidence)
-        before = sink_state(context.stack)
-        second = context.job.pids()
-        dead = _why_not_alive(takeover.first, self._pids)
-        if dead is not None:
-            return missed(*evidence, f"driver start {takeover.start} was no longer alive: {dead}")
-        if not second:
-            return missed(*evidence, f"driver start {takeover.start + 1} was no longer alive: it has no process")
-        evidence.append(
-            f"both drivers were alive then: start {takeover.start} (processes {_listed(self._pids)}, none stopped) "
-            f"and start {takeover.start + 1} (processes {_listed(second)})"
+        takeover = self._takeover
+
+        def why_not_alive(evidence: list[str]) -> str | None:
+            second = context.job.pids()
+            dead = _why_not_alive(takeover.first, self._pids)
+            if dead is not None:
+                return f"driver start {takeover.start} was no longer alive: {dead}"
+            if not second:
+                return f"driver start {takeover.start + 1} was no longer alive: it has no process"
+            evidence.append(
+                f"both drivers were alive then: start {takeover.start} (processes {_listed(self._pids)}, none stopped) "
+                f"and start {takeover.start + 1} (processes {_listed(second)})"
+            )
+            return None
+
+        return takeover.prove(
+            "held", "the second driver was started", why_not_alive, self._resume, after="after its release"
         )
-        return takeover.resume_first(self._resume, before, evidence, after="after its release")
 
     def heal(self, context: FaultContext) -> None:
         try:

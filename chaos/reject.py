@@ -46,6 +46,7 @@ from onceproof.instruments.proxy.rules import Condition, Rule
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Stack
+from onceproof.stores.frames import Service
 
 _ATTEMPT_S = 60.0
 """A refused connection fails at once; this leaves room for a job that retries on its own for a while."""
@@ -60,7 +61,7 @@ _RECORDED_EVERY_S = 0.005
 
 class RejectSpec(FaultSpec):
     fault: Literal["reject"]
-    target: Literal["postgres", "kafka"]
+    target: Service
     how: Literal["unavailable", "stopped", "locked", "revoked", "too-large", "too-few-replicas"] = Field(
         description="how it refuses; postgres: unavailable, stopped, locked, revoked; kafka: too-large, too-few-replicas"
     )

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import ClassVar
+from collections.abc import Iterator
 
-from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
-from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
+from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, Identity, Txn, World, at, effect_of
-from onceproof.judge.witness import Row, by, cause_of, holding, noun, shown_rows, sums
+from onceproof.judge.witness import Row, by, cause_of, counted, finding, holding
 
 # A row of ``judge.dirty`` may count several effects; the batch is the one that read the aborted record.
 _ABORTED = """
@@ -30,8 +26,8 @@ _ABORTED = """
 
 _TOTALS = """
     SELECT output, CASE WHEN named THEN 'from ' || topic || '/' || "partition" ELSE 'computed from aborted input' END AS label,
-           query || '/' || batch AS batch, sum(n)::BIGINT AS total
-    FROM aborted_reads GROUP BY ALL ORDER BY output, label, batch"""
+           query || '/' || batch AS of_batch, sum(n)::BIGINT AS total
+    FROM aborted_reads GROUP BY ALL ORDER BY output, label, of_batch"""
 
 _WITNESSES = """
     SELECT * REPLACE (CASE WHEN named THEN "offset" END AS "offset") FROM aborted_reads a
@@ -77,8 +73,8 @@ class AbortedRead(Checker):
     Only the input is checked: a read_committed reader never gets what the job itself aborts in Kafka.
     """
 
-    meaning: ClassVar[str] = "a row or record comes from the input of an aborted transaction (Jepsen: G1a)"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "a row or record comes from the input of an aborted transaction (Jepsen: G1a)"
+    explanation = Explanation(
         example="A producer wrote an order, aborted its transaction and wrote the order again: the table holds it twice.",
         causes=(
             "The source reads with Kafka's default isolation level, read_uncommitted, as Spark's Kafka source does unless the "
@@ -100,34 +96,24 @@ class AbortedRead(Checker):
             "KIP-98: read_committed",
         ),
     )
-    rule: ClassVar[ClaimRule] = FORBIDDEN
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = FORBIDDEN
+    comes_with = {
         "diverged-replay": "another attempt did not read the aborted record",
         "commit-ahead-of-effect": "progress was recorded, and the right content never came",
         "torn-batch": "it is in another commit than the rest of its batch",
         "sink-disagreement": "another output has the right row or record for the same input",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(aborted_record_taken, "an aborted record is in the output, or is counted in a state"),
-    )
+    damages = (Damage(aborted_record_taken, "an aborted record is in the output, or is counted in a state"),)
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         misplacement.create(case)
         yield from _gaps(case)
         if not case.number("SELECT count(*) FROM judge.dirty"):
             return
         case.sql(_ABORTED)
-        for (output,), rows in by(case.rows(_TOTALS), "output"):
-            total = sum(row["total"] for row in rows)
-            yield Finding(
-                anomaly="aborted-read",
-                output=output,
-                total=total,
-                summary=f"{times(total, noun(case, output))} that only aborted input explains",
-                attribution=sums(rows, "label"),
-                batches=sums(rows, "batch"),
-                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case), placed_in=output),
-            )
+        for rows in by(case.rows(_TOTALS), "output"):
+            summary = f"{counted(case, rows)} that only aborted input explains"
+            yield finding(case, "aborted-read", rows, summary, _WITNESSES, _argument, placed=True)
 
 
 def _gaps(case: Case) -> Iterator[Gap]:

@@ -19,20 +19,15 @@ Only first effects of outputs that are never rewritten can be late: elsewhere an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import ClassVar
 
-from onceproof.base.words import times
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import STRUCK, TRANSIENT, ClaimRule
-from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, World, at
-from onceproof.judge.witness import Row, by, input_of, noun, shown_rows, sums
+from onceproof.judge.witness import Row, by, counted, finding, input_of, noun, unsettled_loss
 from onceproof.values.canonical import literal, member
 
 #: The output name under which a history keeps the rows of an output's progress table.
@@ -136,8 +131,8 @@ class CommitAheadOfEffect(Checker):
     reason, as for ``lost-write``. Effects that came later are transient: a crash in between would have lost them.
     """
 
-    meaning: ClassVar[str] = "progress is recorded without the rows or records that it covers"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "progress is recorded without the rows or records that it covers"
+    explanation = Explanation(
         example="The progress table records everything up to offset 500 as done. The rows from 400 on come later, or never.",
         causes=(
             "The sink writes its progress in a transaction of its own, before the data (crash between the two).",
@@ -156,15 +151,13 @@ class CommitAheadOfEffect(Checker):
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Atomic commit revisited",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
-        allows=(STRUCK, TRANSIENT), counted_as="What never came is a lost-write as well."
-    )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = ClaimRule(allows=(STRUCK, TRANSIENT), counted_as="What never came is a lost-write as well.")
+    comes_with = {
         "lost-write": "the row or record never came",
         "torn-batch": "part of the batch came later",
         "sink-disagreement": "another output has it",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(
             recorded_before_written,
             "a batch recorded as done before its rows could be read",
@@ -172,31 +165,24 @@ class CommitAheadOfEffect(Checker):
         ),
     )
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         _create(case)
         for output in case.outputs:
             if (gap := _of_output(case, output)) is not None:
                 yield Gap(output, gap)
-        for (output, source, stays), rows in by(case.rows(_TOTALS), "output", "source", "stays"):
-            total = sum(row["total"] for row in rows)
+        for rows in by(case.rows(_TOTALS), "output", "source", "stays"):
+            stays = rows[0]["stays"]
             left = "that never came" if stays else "that came later"
-            yield Finding(
-                anomaly="commit-ahead-of-effect",
-                output=output,
-                total=total,
-                summary=f"progress was recorded ahead of {times(total, noun(case, output))} {left}",
-                source=source,
-                attribution=sums(rows, "label"),
-                batches=sums(rows, "of_batch"),
+            yield finding(
+                case,
+                "commit-ahead-of-effect",
+                rows,
+                f"progress was recorded ahead of {counted(case, rows)} {left}",
+                _WITNESSES,
+                _argument,
+                at=["place"],
                 transient=not stays,
-                unsettled="it is not known whether a fault caused the loss" if source == "unknown" else None,
-                **shown_rows(
-                    case,
-                    _WITNESSES,
-                    {"output": output, "source": source},
-                    partial(_argument, noun(case, output)),
-                    at=["place"],
-                ),
+                unsettled=unsettled_loss(rows),
             )
 
 
@@ -212,9 +198,12 @@ def _of_output(case: Case, output: str) -> str | None:
     if not case.expectations[output].has_cause:
         return "the oracle names no cause (_partition, _offset)" if case.scenario.outputs[output].progress else None
     gap = _by_table(case, output)
+    timed = case.number("SELECT count(committed_ms) FROM judge.batches")
+    if timed and output in case.no_stream:
+        return gap or case.no_stream[output]
     if sources.rewritten(case, output) or case.scenario.outputs[output].kind == "upsert" or output in case.no_stream:
         return gap
-    if case.number("SELECT count(committed_ms) FROM judge.batches"):
+    if timed:
         case.sql(_BEHIND_CHECKPOINT.format(output=literal(output)))
         _take(case, "checkpoint")
     return gap
@@ -248,9 +237,10 @@ def _by_table(case: Case, output: str) -> str | None:
     return None
 
 
-def _argument(what: str, row: Row) -> str:
+def _argument(case: Case, row: Row) -> str:
     taken = "" if row["batch"] is None else f", in batch {row['batch']} of query {row['query']}"
     premises = f"{input_of(row)} is committed{taken}.\nProgress beyond it is recorded by {row['recorded']}.\n"
+    what = noun(case, row["output"])
     if row["place"] is None:
         return f"{premises}But its {what} is missing."
     later = "in a later commit" if row["late_ms"] is None else f"{row['late_ms']} ms later"

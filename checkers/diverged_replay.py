@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import ClassVar
 
-from onceproof.base.words import times
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import TRANSIENT, ClaimRule
-from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
-from onceproof.judge.witness import Row, by, noun, shown_rows, sums
+from onceproof.judge.witness import Row, by, counted, finding, named_values
 
 _CREATE = """
     CREATE OR REPLACE TEMP TABLE diverged (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, content VARCHAR,
@@ -123,8 +119,8 @@ class DivergedReplay(Checker):
     reported as a ``wrong-value``.
     """
 
-    meaning: ClassVar[str] = "the same batch or record, replayed, was written with other content"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "the same batch or record, replayed, was written with other content"
+    explanation = Explanation(
         example="Batch 7 wrote order 12 with price 10. After the crash batch 7 ran again and wrote order 12 with price 12.",
         causes=(
             "The row holds a value that differs per execution: rand(), uuid(), the wall clock (crash at after-sink-commit).",
@@ -144,18 +140,18 @@ class DivergedReplay(Checker):
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Time-dependence of joins",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
+    rule = ClaimRule(
         allows=(TRANSIENT,),
         counted_as="Other content that stays is counted as a wrong-value, or as a duplicate where both contents are expected.",
     )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    comes_with = {
         "wrong-value": "the other content stayed",
         "duplicate": "both contents were expected of the identity, and one of them is there twice",
         "sink-disagreement": "one of the contents is there twice, and another output holds fewer copies",
         "torn-batch": "both attempts at the batch were committed",
         "zombie-write": "the older attempt landed last",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(
             first_attempt_wrote_otherwise,
             "the first attempt at a batch wrote other content than the second",
@@ -164,7 +160,7 @@ class DivergedReplay(Checker):
         ),
     )
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         if not case.number("SELECT count(*) FROM judge.output_batches WHERE replayed"):
             return
         case.sql(_REPLAYED, {"began": case.run.wall_start})
@@ -177,21 +173,12 @@ class DivergedReplay(Checker):
         for output in case.outputs:
             if output in outputs and (gap := _collect(case, output)) is not None:
                 yield Gap(output, gap)
-        for (output, survives), rows in by(case.rows(_TOTALS), "output", "survives"):
-            total = sum(row["total"] for row in rows)
-            end = "" if survives else "; the content is right at the end"
-            yield Finding(
-                anomaly="diverged-replay",
-                output=output,
-                total=total,
-                summary=f"{times(total, noun(case, output))} that a replayed batch wrote with other content than before{end}",
-                attribution=sums(rows, "label"),
-                batches=sums(rows, "of_batch"),
-                transient=not survives,
-                **shown_rows(
-                    case, _WITNESSES, {"output": output, "survives": survives}, _argument, at=["place", "again_place"]
-                ),
-            )
+        for rows in by(case.rows(_TOTALS), "output", "survives"):
+            transient = not rows[0]["survives"]
+            end = "; the content is right at the end" if transient else ""
+            summary = f"{counted(case, rows)} that a replayed batch wrote with other content than before{end}"
+            at = ["place", "again_place"]
+            yield finding(case, "diverged-replay", rows, summary, _WITNESSES, _argument, at=at, transient=transient)
 
 
 def _collect(case: Case, output: str) -> str | None:
@@ -213,16 +200,12 @@ def _collect(case: Case, output: str) -> str | None:
     return None
 
 
-def _argument(row: Row) -> str:
+def _argument(_case: Case, row: Row) -> str:
     first, again = json.loads(row["content"]), json.loads(row["again"])
     names = [name for name in first if first[name] != again[name]]
     end = "never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"
     return (
         f"Batch {row['batch']} of query {row['query']} was planned by driver start {row['planned_by']} and {end}.\n"
-        f"It wrote {_show(names, first)} at {row['place']}.\n"
-        f"But its replay wrote {_show(names, again)} for the same identity, at {row['again_place']}."
+        f"It wrote {named_values(names, first)} at {row['place']}.\n"
+        f"But its replay wrote {named_values(names, again)} for the same identity, at {row['again_place']}."
     )
-
-
-def _show(names: list[str], values: dict[str, str | None]) -> str:
-    return ", ".join(f"{name} = {'null' if values[name] is None else values[name]}" for name in names)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 from onceproof.base.words import are, times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, checkers
+from onceproof.judge.checker import Checker, Explanation, Results, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
-from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
-from onceproof.judge.witness import Row, by, holding, input_of, labelled, noun, shown_rows, sums
+from onceproof.judge.witness import Row, by, finding, holding, input_of, labelled, noun, sums, total_of
 
 # One row per copy: of equal effects, those beyond the expected number, latest first.
 _COPIES = """
@@ -226,8 +223,8 @@ class Duplicate(Checker):
       was active at that time), a claim of at-least-once is inconclusive.
     """
 
-    meaning: ClassVar[str] = "a row or record is there more often than expected"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "a row or record is there more often than expected"
+    explanation = Explanation(
         example="The table holds two rows for one order: the total of the day is too high by its amount.",
         causes=(
             "The sink has committed batch N and commits/N is missing: Spark runs the batch again, and the sink does not "
@@ -256,7 +253,7 @@ class Duplicate(Checker):
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Idempotence",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
+    rule = ClaimRule(
         allows=(
             Allows(
                 claim={"delivery": "at-least-once"},
@@ -268,13 +265,13 @@ class Duplicate(Checker):
             ),
         )
     )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    comes_with = {
         "torn-batch": "the copy is in another commit than the rest of its batch",
         "zombie-write": "the copy was written by an older start of the driver than what precedes it",
         "commit-ahead-of-effect": "the copy came after progress was recorded",
         "sink-disagreement": "another output holds fewer copies for the same input",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(
             written_again,
             "a row or record is written again in a commit of its own",
@@ -288,39 +285,24 @@ class Duplicate(Checker):
         ),
     )
 
-    def check(self, case: Case) -> Iterator[Finding]:
+    def check(self, case: Case) -> Results:
         misplacement.create(case)
         if not case.number("SELECT count(*) FROM judge.remaining WHERE extra > 0"):
             return
         case.caused()
         for table in (_COPIES, _SUSPECTS, _ZOMBIES, _RESENT, _TWINS, _ATTRIBUTED):
             case.sql(table)
-        for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
-            total = sum(row["total"] for row in rows)
-            labels = sums(rows, "label")
-            summary = labelled(total, times(total, f"extra {noun(case, output)}"), labels)
-            if source == "input":
+        for rows in by(case.rows(_TOTALS), "output", "source"):
+            total = total_of(rows)
+            extra = times(total, f"extra {noun(case, rows[0]['output'])}")
+            summary = labelled(total, extra, sums(rows, "label"))
+            if rows[0]["source"] == "input":
                 alike = """SELECT count(*) FROM (SELECT topic, "partition", "offset" FROM twins UNION
                                                  SELECT topic, twin_partition, twin_offset FROM twins)"""
                 summary += f"; {times(case.number(alike), 'input record')} equal another in key and value"
-            unsettled = _unsettled(case, rows) if source == "unknown" else None
-            yield Finding(
-                anomaly="duplicate",
-                output=output,
-                total=total,
-                summary=summary,
-                source=source,
-                attribution=labels,
-                batches=sums(rows, "of_batch"),
-                unsettled=unsettled,
-                **shown_rows(
-                    case,
-                    _WITNESSES,
-                    {"output": output, "source": source},
-                    partial(_argument, case, unsettled),
-                    placed_in=output,
-                ),
-            )
+            unsettled = _unsettled(case, rows) if rows[0]["source"] == "unknown" else None
+            argument = partial(_argument, unsettled)
+            yield finding(case, "duplicate", rows, summary, _WITNESSES, argument, placed=True, unsettled=unsettled)
 
 
 def _unsettled(case: Case, rows: list[Row]) -> str | None:
@@ -336,7 +318,7 @@ def _unsettled(case: Case, rows: list[Row]) -> str | None:
     return None
 
 
-def _argument(case: Case, unsettled: str | None, row: Row) -> str:
+def _argument(unsettled: str | None, case: Case, row: Row) -> str:
     expected = f"{times(row['expected'], noun(case, row['output']))} {are(row['expected'])} expected from it"
     return (
         f"{input_of(row)} is committed, and {expected}.\n"

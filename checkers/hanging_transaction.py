@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, checkers
-from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding
+from onceproof.judge.checker import Checker, Explanation, Results, checkers
+from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import TOPICS, World, identity
-from onceproof.judge.witness import Row, by, shown_rows, sums
+from onceproof.judge.witness import Row, by, columns, finding, total_of
 from onceproof.values.canonical import literal
 
 # One row per partition with open records: its first open record, and how many records cannot be read because of it. Without a
@@ -72,8 +69,8 @@ class HangingTransaction(Checker):
     read past the open transaction there.
     """
 
-    meaning: ClassVar[str] = "the last stable offset is stuck: records after an open transaction cannot be read"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "the last stable offset is stuck: records after an open transaction cannot be read"
+    explanation = Explanation(
         example="The producer reports a thousand records written. read_committed readers have been at offset 412 for an hour.",
         causes=(
             "A writer dies with an open transaction and restarts under another transactional.id, so nobody ends the old "
@@ -93,40 +90,31 @@ class HangingTransaction(Checker):
             "KIP-664: tooling to detect and abort hanging transactions",
         ),
     )
-    rule: ClassVar[ClaimRule] = FORBIDDEN
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = FORBIDDEN
+    comes_with = {
         "wrong-value": "the last readable state of an upsert is an older one",
         "torn-batch": "the rest of its batch can be read",
         "sink-disagreement": "another output has the row or record for the same input",
         "commit-ahead-of-effect": "progress was recorded, and the record cannot be read",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(last_transaction_left_open, "the last transaction of an output never ended", only=TOPICS),
-    )
+    damages = (Damage(last_transaction_left_open, "the last transaction of an output never ended", only=TOPICS),)
 
-    def check(self, case: Case) -> Iterator[Finding]:
+    def check(self, case: Case) -> Results:
         if not case.number(_OPEN):
             return
         topics = {name: spec.topic for name, spec in case.scenario.outputs.items() if spec.topic is not None}
         outputs = ", ".join(f"({literal(name)}, {literal(topic)})" for name, topic in topics.items())
         case.sql(_HANGING.format(outputs=outputs or "(NULL, NULL)"))
-        for (output,), rows in by(case.rows(_TOTALS), "output"):
-            total = sum(row["total"] for row in rows)
-            yield Finding(
-                anomaly="hanging-transaction",
-                output=output,
-                total=total,
-                summary=f"{times(total, 'record')} that read_committed readers do not get, because of an open transaction",
-                attribution=sums(rows, "label"),
-                **shown_rows(case, _WITNESSES, {"output": output}, _argument, at=["place"], identity=_identity),
+        for rows in by(case.rows(_TOTALS), "output"):
+            records = times(total_of(rows), "record")
+            summary = f"{records} that read_committed readers do not get, because of an open transaction"
+            identity = columns("topic", "partition")
+            yield finding(
+                case, "hanging-transaction", rows, summary, _WITNESSES, _argument, at=["place"], identity=identity
             )
 
 
-def _identity(row: Row) -> dict[str, Any]:
-    return {name: row[name] for name in ("topic", "partition")}
-
-
-def _argument(row: Row) -> str:
+def _argument(_case: Case, row: Row) -> str:
     head = row["head"]
     who = "an unknown producer" if head["id"] is None else f"producer {head['id']} (epoch {head['epoch']})"
     known = row["collected_ms"] is not None and head["ms"] is not None

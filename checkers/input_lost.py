@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, checkers
-from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding
+from onceproof.judge.checker import Checker, Explanation, Results, checkers
+from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, World, identity
-from onceproof.judge.witness import Row, by, cause_of, shown_rows, sums
+from onceproof.judge.witness import Row, by, cause_of, columns, finding, sums, total_of
 
 # Digest first, as in `onceproof.judge.relations.compare`: only ranges of offsets that differ are compared record by
 # record, so a clean run costs two scans and little memory.
@@ -40,10 +37,10 @@ _LOST = """
     WHERE h.there IS NULL OR s.nth > 1"""
 
 _TOTALS = """
-    SELECT topic, how || ' (' || topic || '/' || "partition" || ')' AS label, count(*) AS total
-    FROM lost_input GROUP BY ALL ORDER BY topic, label"""
+    SELECT topic AS output, how || ' (' || topic || '/' || "partition" || ')' AS label, count(*) AS total
+    FROM lost_input GROUP BY ALL ORDER BY output, label"""
 
-_WITNESSES = """SELECT * FROM lost_input WHERE topic = $topic ORDER BY "partition", "offset" LIMIT $limit"""
+_WITNESSES = """SELECT * FROM lost_input WHERE topic = $output ORDER BY "partition", "offset" LIMIT $limit"""
 
 
 def broker_lost_input(world: World, choose: Choices) -> Named:
@@ -71,8 +68,8 @@ class InputLost(Checker):
     records by design.
     """
 
-    meaning: ClassVar[str] = "the broker lost records that it had acknowledged"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "the broker lost records that it had acknowledged"
+    explanation = Explanation(
         example="The producer has the broker's acknowledgement for offset 99. The topic ends at offset 98.",
         causes=(
             "acks=1: the leader acknowledged and died before its followers had the record (crash of the leader).",
@@ -94,34 +91,23 @@ class InputLost(Checker):
             "KIP-966: Eligible Leader Replicas",
         ),
     )
-    rule: ClassVar[ClaimRule] = FORBIDDEN
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = FORBIDDEN
+    comes_with = {
         "unexplained": "the job had read the record before the broker lost it",
         "wrong-value": "a sum or a state includes the record, which the job had read before the broker lost it",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(broker_lost_input, "an acknowledged record that the log does not hold"),
-    )
+    damages = (Damage(broker_lost_input, "an acknowledged record that the log does not hold"),)
 
-    def check(self, case: Case) -> Iterator[Finding]:
+    def check(self, case: Case) -> Results:
         case.sql(_LOST)
-        for (topic,), rows in by(case.rows(_TOTALS), "topic"):
-            total = sum(row["total"] for row in rows)
-            yield Finding(
-                anomaly="input-lost",
-                output=topic,
-                total=total,
-                summary=f"the broker lost {times(total, 'acknowledged input record')}: {', '.join(sums(rows, 'label'))}",
-                attribution=sums(rows, "label"),
-                **shown_rows(case, _WITNESSES, {"topic": topic}, _argument, identity=_identity),
-            )
+        for rows in by(case.rows(_TOTALS), "output"):
+            lost = times(total_of(rows), "acknowledged input record")
+            summary = f"the broker lost {lost}: {', '.join(sums(rows, 'label'))}"
+            identity = columns("topic", "partition", "offset")
+            yield finding(case, "input-lost", rows, summary, _WITNESSES, _argument, identity=identity)
 
 
-def _identity(row: Row) -> dict[str, Any]:
-    return {name: row[name] for name in ("topic", "partition", "offset")}
-
-
-def _argument(row: Row) -> str:
+def _argument(_case: Case, row: Row) -> str:
     place = f"{row['topic']}/{row['partition']}"
     log = {
         "removed by retention": f"the log of {place} begins at offset {row['start_offset']}",

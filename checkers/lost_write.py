@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import STRUCK, ClaimRule
-from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, World
-from onceproof.judge.witness import Row, by, input_of, labelled, noun, shown_rows, sums
+from onceproof.judge.witness import Row, by, counted, finding, input_of, labelled, noun, sums, total_of
 
 # An effect in a transaction that has not ended is not lost yet: that is a hanging transaction.
 _CHOSEN = "NOT hidden AND (covered OR $drained)"
@@ -67,8 +63,8 @@ class LostWrite(Checker):
     The batch is that of the input record; for an effect of several records, `onceproof.judge.relations.struck` finds it.
     """
 
-    meaning: ClassVar[str] = "an expected row or record is missing although recorded progress covers its input"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "an expected row or record is missing although recorded progress covers its input"
+    explanation = Explanation(
         example="Kafka acknowledged an order, the job has long moved past it, and the order is not in the table.",
         causes=(
             "The sink records its progress, or Spark writes commits/N, before the rows are durable: "
@@ -99,36 +95,20 @@ class LostWrite(Checker):
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Fault tolerance",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(allows=(STRUCK,))
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = ClaimRule(allows=(STRUCK,))
+    comes_with = {
         "torn-batch": "the rest of its batch is visible",
         "sink-disagreement": "another output has the row or record for the same input",
         "commit-ahead-of-effect": "progress was recorded, and the row or record never came",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(effect_never_written, "a row or record, or the last state of an identity, was never written"),
-    )
+    damages = (Damage(effect_never_written, "a row or record, or the last state of an identity, was never written"),)
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         misplacement.create(case)
-        for (output, source), rows in by(case.rows(_TOTALS, {"drained": case.drained}), "output", "source"):
-            labels = sums(rows, "label")
-            yield Finding(
-                anomaly="lost-write",
-                output=output,
-                total=sum(row["total"] for row in rows),
-                summary=_summary(case, output, source, rows, labels),
-                source=source,
-                attribution=labels,
-                batches=sums(rows, "of_batch"),
-                unsettled=_unsettled(case, rows) if source == "unknown" else None,
-                **shown_rows(
-                    case,
-                    _WITNESSES,
-                    {"output": output, "source": source, "drained": case.drained},
-                    partial(_argument, case),
-                ),
-            )
+        for rows in by(case.rows(_TOTALS, {"drained": case.drained}), "output", "source"):
+            unsettled = _unsettled(case, rows) if rows[0]["source"] == "unknown" else None
+            summary = _summary(case, rows)
+            yield finding(case, "lost-write", rows, summary, _WITNESSES, _argument, unsettled=unsettled)
         if not case.drained:
             blind = """SELECT output, count(*) AS n FROM judge.lost WHERE "offset" IS NULL AND NOT hidden GROUP BY output ORDER BY output"""
             for row in case.rows(blind):
@@ -137,12 +117,14 @@ class LostWrite(Checker):
                 yield Gap(row["output"], f"{times(row['n'], noun(case, row['output']))} missing, but {why}")
 
 
-def _summary(case: Case, output: str, source: str, rows: list[Row], labels: Mapping[str, int]) -> str:
-    total = sum(row["total"] for row in rows)
+def _summary(case: Case, rows: list[Row]) -> str:
+    source, labels = rows[0]["source"], sums(rows, "label")
     done = " although recorded progress covers the input" if all(row["covered"] for row in rows) else ""
-    what = f"{times(total, noun(case, output))} missing{done}"
+    what = f"{counted(case, rows)} missing{done}"
     if source == "fault":
-        return labelled(total, what, labels) if len(labels) == 1 else f"{what}, from batches that faults struck"
+        return (
+            labelled(total_of(rows), what, labels) if len(labels) == 1 else f"{what}, from batches that faults struck"
+        )
     if source == "unknown":
         return f"{what}; it is not known whether a fault is the cause"
     injected = case.number("SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL")

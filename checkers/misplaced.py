@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, checkers
-from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding
+from onceproof.judge.checker import Checker, Explanation, Results, checkers
+from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
-from onceproof.judge.synthetic.world import APPENDS, Txn, World, Write, identity
-from onceproof.judge.witness import Row, by, input_of, noun, shown_rows, sums
+from onceproof.judge.synthetic.world import APPENDS, Txn, World, WorldWrite, identity
+from onceproof.judge.witness import Row, by, counted, finding, input_of, noun, sums
 
 _TOTALS = """
     SELECT output, CASE how WHEN 'topic' THEN 'in ' || found_output WHEN 'row' THEN 'in another row'
                             ELSE 'in another partition' END AS label,
-           query || '/' || batch AS batch, count(*) AS total
-    FROM judge.misplaced GROUP BY ALL ORDER BY output, label, batch"""
+           query || '/' || batch AS of_batch, count(*) AS total
+    FROM judge.misplaced GROUP BY ALL ORDER BY output, label, of_batch"""
 
 _WITNESSES = """
     SELECT * FROM judge.misplaced WHERE output = $output
@@ -49,7 +45,7 @@ def in_another_partition(world: World, choose: Choices) -> Named:
 
 def away_from_its_key(world: World, choose: Choices) -> Named:
     """Move one record of a key that has at least two others."""
-    by_key: dict[str, list[Write]] = {}
+    by_key: dict[str, list[WorldWrite]] = {}
     for _, write in world.visible("log"):
         by_key.setdefault(write.key, []).append(write)
     keys = choose.some(sorted(key for key, writes in by_key.items() if len(writes) > 2))
@@ -82,8 +78,8 @@ class Misplaced(Checker):
     ``placement: key``.
     """
 
-    meaning: ClassVar[str] = "the right content in the wrong topic, partition or row"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "the right content in the wrong topic, partition or row"
+    explanation = Explanation(
         example="Every order arrived exactly once, but those of customer 7 are in two partitions, and their consumer reads "
         "half of them.",
         causes=(
@@ -104,8 +100,8 @@ class Misplaced(Checker):
         ),
         sources=("KAFKA-19012: messages ending up on the wrong topic", "Kafka documentation: partitioning by key"),
     )
-    rule: ClassVar[ClaimRule] = FORBIDDEN
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = FORBIDDEN
+    comes_with = {
         "torn-batch": "the rest of its batch is where it should be",
         "sink-disagreement": "another output has it in the right place for the same input",
         "commit-ahead-of-effect": "progress was recorded, and the row or record never reached its place",
@@ -113,27 +109,18 @@ class Misplaced(Checker):
         "wrong-value": "an upsert shows an older state instead of the last one",
         "diverged-replay": "another attempt wrote it to the right place",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(in_the_other_topic, "in the other topic", only=("even", "odd"), outputs=2),
         Damage(in_another_partition, "in another partition than the oracle expects", only=("events", "even", "odd")),
         Damage(away_from_its_key, "in another partition than the rest of its key", only=("log",), crowded=True),
         Damage(in_another_row, "under another identity", only=(*APPENDS, "totals", "sums", "latest")),
     )
 
-    def check(self, case: Case) -> Iterator[Finding]:
+    def check(self, case: Case) -> Results:
         misplacement.create(case)
-        for (output,), rows in by(case.rows(_TOTALS), "output"):
-            total = sum(row["total"] for row in rows)
-            attribution = sums(rows, "label")
-            yield Finding(
-                anomaly="misplaced",
-                output=output,
-                total=total,
-                summary=f"{times(total, noun(case, output))} in the wrong place ({', '.join(attribution)})",
-                attribution=attribution,
-                batches=sums(rows, "batch"),
-                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case), at=["place"]),
-            )
+        for rows in by(case.rows(_TOTALS), "output"):
+            summary = f"{counted(case, rows)} in the wrong place ({', '.join(sums(rows, 'label'))})"
+            yield finding(case, "misplaced", rows, summary, _WITNESSES, _argument, at=["place"])
 
 
 def _argument(case: Case, row: Row) -> str:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import ClassVar
+from typing import Any
 
-from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import ClaimRule
-from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, MODELS, World, at, effect_of
-from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown_rows, sums
+from onceproof.judge.witness import Row, by, cause_of, counted, finding, identity_of, noun, sums
 from onceproof.values import digest
 from onceproof.values.canonical import literal
 
@@ -105,8 +102,8 @@ class PrecommittedRead(Checker):
     read the input: nobody could see the effect before.
     """
 
-    meaning: ClassVar[str] = "a row or record is visible before the transaction of its input committed"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "a row or record is visible before the transaction of its input committed"
+    explanation = Explanation(
         example="The alert went out at 12:00:01. The transaction that wrote its measurement committed at 12:00:05, and might "
         "have aborted.",
         causes=(
@@ -124,42 +121,30 @@ class PrecommittedRead(Checker):
             "H. Berenson et al., A Critique of ANSI SQL Isolation Levels (1995): P1, dirty read",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
+    rule = ClaimRule(
         counted_as="If the input was committed in the end, the output is right and nothing stays; if it was aborted, "
         "there is an aborted-read, which is found without clocks.",
     )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    comes_with = {
         "aborted-read": "of several uncommitted records, some were aborted in the end",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(
             marker_came_late, "the transaction markers of some input came after the rows that it causes", only=APPENDS
         ),
     )
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         misplacement.create(case)
         case.sql(_CREATE)
         if case.number("SELECT count(*) FROM judge.dirty WHERE kind = 'open'"):
             case.sql(_OPEN)
         yield from _by_time(case)
-        for (output,), rows in by(case.rows(_TOTALS), "output"):
-            total = sum(row["total"] for row in rows)
-            yield Finding(
-                anomaly="precommitted-read",
-                output=output,
-                total=total,
-                summary=f"{times(total, noun(case, output))} of input whose transaction had not committed: {', '.join(sums(rows, 'label'))}",
-                attribution=sums(rows, "label"),
-                batches=sums(rows, "of_batch"),
-                **shown_rows(
-                    case,
-                    _WITNESSES,
-                    {"output": output},
-                    partial(_argument, noun(case, output)),
-                    at=["place"],
-                    identity=lambda row: {} if row["id"] is None else identity_of(row),
-                ),
+        for rows in by(case.rows(_TOTALS), "output"):
+            how = ", ".join(sums(rows, "label"))
+            summary = f"{counted(case, rows)} of input whose transaction had not committed: {how}"
+            yield finding(
+                case, "precommitted-read", rows, summary, _WITNESSES, _argument, at=["place"], identity=_identity
             )
 
 
@@ -191,7 +176,12 @@ def _by_time(case: Case) -> Iterator[Gap]:
             case.sql(_BY_BATCH.format(output=literal(output), ended=_ENDED))
 
 
-def _argument(what: str, row: Row) -> str:
+def _identity(row: Row) -> dict[str, Any]:
+    return {} if row["id"] is None else identity_of(row)
+
+
+def _argument(case: Case, row: Row) -> str:
+    what = noun(case, row["output"])
     if row["rule"] == "open":
         at = "" if row["place"] is None else f", at {row['place']}"
         cause = "Some input" if row["offset"] is None else f"Input {cause_of(row)}"

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
 from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, MODELS, Identity, World
-from onceproof.judge.witness import Row, noun, shown_rows, sums
+from onceproof.judge.witness import Row, counted, finding, noun
 
 #: The source of a finding about the order between different keys.
 _ACROSS_KEYS = "another key"
@@ -50,7 +49,9 @@ _LATE = f"""
         FROM ({_SCOPED}) SEMI JOIN suspects USING (topic, "partition", lane, scope))
     WHERE ahead > "offset" """  # noqa: S608
 
-_TOTALS = "SELECT query || '/' || batch AS of_batch, count(*) AS total FROM late GROUP BY ALL ORDER BY ALL"
+_TOTALS = (
+    "SELECT $output AS output, query || '/' || batch AS of_batch, count(*) AS total FROM late GROUP BY ALL ORDER BY ALL"
+)
 
 # Scopes with effects of different causes in several lanes. Two lanes are enough to show it, so no list of them is made.
 _SPLIT = f"""
@@ -66,7 +67,7 @@ _SPLIT = f"""
 # Both members of a pair, found by their causes. If a cause has several effects, the first one is named.
 _WITNESSES = """
     WITH chosen AS (SELECT * FROM late ORDER BY topic, "partition", "offset", pos LIMIT $limit)
-    SELECT l.topic, l."partition", l."offset", l.ahead, l.query, l.batch, x.id, x."key",
+    SELECT $output AS output, l.topic, l."partition", l."offset", l.ahead, l.query, l.batch, x.id, x."key",
            min_by(e.place, e.pos) AS place, min_by(f.place, f.pos) AS ahead_place
     FROM chosen l
     JOIN judge.expected x ON x.output = $output AND x.topic = l.topic AND x."partition" = l."partition" AND x."offset" = l."offset"
@@ -109,8 +110,8 @@ class Reordered(Checker):
     which the claim allows.
     """
 
-    meaning: ClassVar[str] = "within the promised scope, rows or records first appear in another order than their input"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "within the promised scope, rows or records first appear in another order than their input"
+    explanation = Explanation(
         example="A gate change overtakes the one before it: the board ends on the older gate.",
         causes=(
             "Redelivery on a queue with several consumers: a consumer dies, and m3 comes again after m4 was processed.",
@@ -134,7 +135,7 @@ class Reordered(Checker):
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Acknowledgments and redelivery",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
+    rule = ClaimRule(
         allows=(
             Allows({"order": "none"}, "all of it", "no order is claimed"),
             Allows(
@@ -145,14 +146,14 @@ class Reordered(Checker):
             ),
         )
     )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    comes_with = {
         "torn-batch": "a row that moved is in the commit of another batch",
         "zombie-write": "a row of an older start comes after one of a newer start",
         "commit-ahead-of-effect": "a row that moved came after its batch was recorded as done",
         "diverged-replay": "an aborted attempt had the right order",
         "precommitted-read": "a row that moved forward can be read before its input's transaction ended",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(
             two_of_a_key_swapped,
             "two neighbours among the rows of a key are swapped",
@@ -160,7 +161,7 @@ class Reordered(Checker):
         ),
     )
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         for output, spec in case.outputs.items():
             order = case.scenario.claim_of(output).order
             keyed = order != "per-partition"
@@ -178,7 +179,7 @@ class Reordered(Checker):
             within = list(_late(case, output, keyed))
             yield from within
             if keyed and case.scenario.pipeline.one_by_one:
-                yield from _across_keys(case, output, sum(finding.total for finding in within))
+                yield from _across_keys(case, output, sum(late.total for late in within))
             if order != "none" and (split := _split(case, output, keyed)):
                 yield Gap(output, split)
 
@@ -212,32 +213,19 @@ def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
     if not case.number("SELECT count(*) FROM suspects"):
         return
     case.sql(_in_scope(_LATE, keyed), {"output": output})
-    rows = case.rows(_TOTALS)
-    total = sum(row["total"] for row in rows)
-    if total:
+    if rows := case.rows(_TOTALS, {"output": output}):
         scope = "key" if keyed else "input partition"
-        yield Finding(
-            anomaly="reordered",
-            output=output,
-            total=total,
-            summary=f"{times(total, noun(case, output))} after the {noun(case, output)} of a later input record of the same {scope}",
-            batches=sums(rows, "of_batch"),
-            **shown_rows(
-                case,
-                _WITNESSES,
-                {"output": output},
-                partial(_argument, noun(case, output), keyed),
-                at=["ahead_place", "place"],
-            ),
-        )
+        summary = f"{counted(case, rows)} after the {noun(case, output)} of a later input record of the same {scope}"
+        at = ["ahead_place", "place"]
+        yield finding(case, "reordered", rows, summary, _WITNESSES, partial(_argument, keyed), at=at)
 
 
 def _across_keys(case: Case, output: str, within: int) -> Iterator[Finding]:
     """Disorder between the keys of a queue or a partition: reported, but allowed where only the order per key is claimed."""
-    for finding in _late(case, output, keyed=False):
-        if finding.total > within:
+    for late in _late(case, output, keyed=False):
+        if late.total > within:
             more = "" if not within else f"; {within:,} of them within one key"
-            yield replace(finding, source=_ACROSS_KEYS, summary=finding.summary + more)
+            yield replace(late, source=_ACROSS_KEYS, summary=late.summary + more)
 
 
 def _in_scope(query: str, keyed: bool) -> str:
@@ -254,10 +242,10 @@ def _split(case: Case, output: str, keyed: bool) -> str | None:
     return None
 
 
-def _argument(what: str, keyed: bool, row: Row) -> str:
+def _argument(keyed: bool, case: Case, row: Row) -> str:
     return (
         f"In {_scope(row, keyed)}, offset {row['offset']} comes before offset {row['ahead']}.\n"
-        f"But the {what} of {row['ahead']} comes first, at {row['ahead_place']}; that of {row['offset']} is at {row['place']}."
+        f"But the {noun(case, row['output'])} of {row['ahead']} comes first, at {row['ahead_place']}; that of {row['offset']} is at {row['place']}."
     )
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import ClassVar
+from collections.abc import Iterator
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import STRUCK, Allows, ClaimRule
-from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import World
-from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, input_of, noun, places, shown, sums
+from onceproof.judge.witness import Row, by, finding, holding, input_of, noun, total_of, unsettled_loss
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.canonical import literal
 
@@ -61,8 +58,13 @@ _TOTALS = """
            || present AS label, query || '/' || batch AS of_batch, count(*) AS total
     FROM disagreements GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
+# ``there``: where the other output has its effect.
 _WITNESSES = """
-    SELECT d.*, r.actual, coalesce(o.extra, 0) AS other_extra FROM disagreements d
+    WITH others AS (
+        SELECT e.output AS present, e.id AS present_id, min_by(e.place, (e.pos, e.lane)) AS there FROM judge.effects e
+        SEMI JOIN disagreements d ON d.present = e.output AND d.present_id = e.id GROUP BY ALL)
+    SELECT d.*, r.actual, coalesce(o.extra, 0) AS other_extra, t.there FROM disagreements d
+    LEFT JOIN others t USING (present, present_id)
     LEFT JOIN judge.remaining r ON r.output = d.output AND r.id = d.id
     LEFT JOIN judge.remaining o ON o.output = d.present AND o.id = d.present_id
     WHERE d.output = $output AND source = $source
@@ -93,8 +95,8 @@ class SinkDisagreement(Checker):
     *Making Sense of Stream Processing*, chapter 3.
     """
 
-    meaning: ClassVar[str] = "two outputs of one pipeline disagree at a quiet point"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "two outputs of one pipeline disagree at a quiet point"
+    explanation = Explanation(
         example="The order is in the table, but it never reached the topic that the warehouse reads.",
         causes=(
             "One foreachBatch writes to two systems, and the driver dies in between (crash at between-sinks).",
@@ -115,7 +117,7 @@ class SinkDisagreement(Checker):
             "P. Helland, Life beyond Distributed Transactions (2007)",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
+    rule = ClaimRule(
         allows=(
             Allows(
                 claim={"delivery": "at-least-once"},
@@ -133,16 +135,16 @@ class SinkDisagreement(Checker):
         ),
         counted_as="The fault of the one output is counted there, as a lost-write, stale-tail, duplicate or wrong-value.",
     )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    comes_with = {
         "lost-write": "what one output lacks is missing there",
         "torn-batch": "the rest of its batch is visible",
         "commit-ahead-of-effect": "progress was recorded, and the row or record never came",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(in_one_output_only, "one of two outputs lacks a row or record", only=("events", "rows"), outputs=2),
     )
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         if len(_compared(case)) < 2:
             return
         yield from _incomparable(case)
@@ -152,23 +154,22 @@ class SinkDisagreement(Checker):
         upserts = ", ".join(literal(name) for name, spec in case.outputs.items() if spec.kind == "upsert") or "''"
         case.sql(_FAULTY.format(upserts=upserts))
         case.sql(_DISAGREEMENTS.format(upserts=upserts))
-        for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
-            total = sum(row["total"] for row in rows)
+        for rows in by(case.rows(_TOTALS), "output", "source"):
+            kind, source = noun(case, rows[0]["output"]), rows[0]["source"]
             what, how = {
                 "other state": ("state", "right in another output and wrong in this one"),
-                _COPIES: (noun(case, output), "with more copies in this output than in another"),
-            }.get(source, (noun(case, output), "present in another output and missing in this one"))
-            yield Finding(
-                anomaly="sink-disagreement",
-                output=output,
-                total=total,
-                summary=f"{times(total, what)} {how}",
-                source=source,
-                attribution=sums(rows, "label"),
-                batches=sums(rows, "of_batch"),
+                _COPIES: (kind, "with more copies in this output than in another"),
+            }.get(source, (kind, "present in another output and missing in this one"))
+            yield finding(
+                case,
+                "sink-disagreement",
+                rows,
+                f"{times(total_of(rows), what)} {how}",
+                _WITNESSES,
+                _argument,
+                placed=True,
                 transient=not case.drained,
-                unsettled="it is not known whether a fault caused the loss" if source == "unknown" else None,
-                **shown(partial(_witnesses, case, output, source)),
+                unsettled=unsettled_loss(rows),
             )
 
 
@@ -190,26 +191,8 @@ def _incomparable(case: Case) -> Iterator[Gap]:
             yield Gap(output, why)
 
 
-def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
-    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
-        here = places(case, output, [row["id"] for row in rows])
-        there: dict[tuple[str, str], tuple[str, ...]] = {}
-        for present in {row["present"] for row in rows}:
-            found = places(case, present, [row["present_id"] for row in rows if row["present"] == present])
-            there |= {(present, id_): at for id_, at in found.items()}
-        for row in rows:
-            at = there.get((row["present"], row["present_id"]), ())
-            yield Witness(
-                identity=identity_of(row),
-                argument=_argument(case, row, at, here.get(row["id"], ())),
-                cause=cause_of(row),
-                batch=row["batch"],
-                positions=here.get(row["id"], ()),
-            )
-
-
-def _argument(case: Case, row: Row, there: tuple[str, ...], here: tuple[str, ...]) -> str:
-    at = f", at {there[0]}" if there else ""
+def _argument(case: Case, row: Row) -> str:
+    at, here = f", at {row['there']}" if row["there"] else "", row["places"]
     if row["source"] == "other state":
         first = f"Outputs {row['output']!r} and {row['present']!r} keep the state of this identity.\n"
         wrong = f" (at {here[0]})" if here else ""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import ClassVar
 
-from onceproof.base.words import are, times
+from onceproof.base.words import are
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
-from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import CAUSED, MODELS, World
-from onceproof.judge.witness import Row, by, input_of, noun, shown_rows, sums
+from onceproof.judge.witness import Row, by, counted, finding, input_of, noun, total_of
 
 _TAIL = """judge.lost m LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
     WHERE NOT m.covered AND NOT m.hidden AND m."offset" IS NOT NULL"""
@@ -66,11 +62,11 @@ class StaleTail(Checker):
     place ``misplaced``.
     """
 
-    meaning: ClassVar[str] = (
+    meaning = (
         "expected rows or records are missing beyond recorded progress: faults are healed, the job is restarted, and it "
         "makes no more progress"
     )
-    explanation: ClassVar[Explanation] = Explanation(
+    explanation = Explanation(
         example="Nothing new has arrived in the table since 14:03. Kafka, Postgres and the driver are up; there is no alarm.",
         causes=(
             "Every restart hits the same error: a poison record, a checkpoint that no longer fits, a lock that is "
@@ -95,27 +91,24 @@ class StaleTail(Checker):
             "B. Alpern, F. Schneider, Defining Liveness (1985)",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
+    rule = ClaimRule(
         allows=(Allows({"liveness": "none"}, "all of it", "no recovery is claimed"),),
     )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    comes_with = {
         "wrong-value": "an upsert shows the state at the recorded progress instead of the last one",
         "sink-disagreement": "another output got further",
         "torn-batch": "the last batch was in progress",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(stopped_in_a_batch, "the job stops at some batch and makes no more progress", only=CAUSED),
-    )
+    damages = (Damage(stopped_in_a_batch, "the job stops at some batch and makes no more progress", only=CAUSED),)
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         if case.drained:
             return
         misplacement.create(case)
-        for (output,), rows in by(case.rows(_TOTALS), "output"):
-            total = sum(row["total"] for row in rows)
-            what = f"{times(total, noun(case, output))} missing beyond recorded progress"
+        for rows in by(case.rows(_TOTALS), "output"):
+            output, what = rows[0]["output"], f"{counted(case, rows)} missing beyond recorded progress"
             if case.run.imported:
-                missing = f"{times(total, noun(case, output))} {are(total)} missing and may still come"
+                missing = f"{counted(case, rows)} {are(total_of(rows))} missing and may still come"
                 yield Gap(output, f"the history was imported as not drained: {missing}")
                 continue
             if case.run.stuck is False:
@@ -123,16 +116,7 @@ class StaleTail(Checker):
                 moved = "the job still made progress when time ran out"
                 yield Gap(output, f"{what}, but {in_state if case.open_watermarks('restarted') else moved}")
                 continue
-            labels = sums(rows, "label")
-            yield Finding(
-                anomaly="stale-tail",
-                output=output,
-                total=total,
-                summary=f"{what}; the job made no more progress",
-                attribution=labels,
-                batches=sums(rows, "of_batch"),
-                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case)),
-            )
+            yield finding(case, "stale-tail", rows, f"{what}; the job made no more progress", _WITNESSES, _argument)
 
 
 def _argument(case: Case, row: Row) -> str:

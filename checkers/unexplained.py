@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, checkers
-from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
-from onceproof.judge.findings import Finding
+from onceproof.judge.checker import Checker, Explanation, Results, checkers
+from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
-from onceproof.judge.synthetic.world import MODELS, OFF, Identity, World, Write, identity
-from onceproof.judge.witness import Row, holding, noun, shown_rows
+from onceproof.judge.synthetic.world import MODELS, OFF, Identity, World, WorldWrite, identity
+from onceproof.judge.witness import Row, finding, holding, noun
 
 _TOTALS = """
     SELECT output, sum(unexplained)::BIGINT AS total FROM judge.remaining
     WHERE unexplained > 0 GROUP BY output ORDER BY output"""
 
 _WITNESSES = """
-    SELECT id, unexplained FROM judge.remaining WHERE output = $output AND unexplained > 0 ORDER BY id LIMIT $limit"""
+    SELECT output, id, unexplained FROM judge.remaining WHERE output = $output AND unexplained > 0 ORDER BY id LIMIT $limit"""
 
 
 def effect_of_nothing(world: World, choose: Choices) -> Named:
@@ -32,10 +28,10 @@ def effect_of_nothing(world: World, choose: Choices) -> Named:
     for number in range(choose.number(1, 3)):
         if MODELS[output].kind == "append":
             values = {"p": 0, "o": 10_000 + number, "k": "ghost", "n": OFF + number}
-            write = Write(identity(p=0, o=10_000 + number), values, 0, "ghost")
+            write = WorldWrite(identity(p=0, o=10_000 + number), values, 0, "ghost")
         else:
             key = f"ghost{number}"
-            write = Write(identity(k=key), {"k": key, "total": OFF + number, "c": 1}, 0, key)
+            write = WorldWrite(identity(k=key), {"k": key, "total": OFF + number, "c": 1}, 0, key)
         choose.one(sites).writes.append(write)
         named[write.identity] += 1
     return {("unexplained", output): named}
@@ -49,8 +45,8 @@ class Unexplained(Checker):
     (``misplaced``) do not count.
     """
 
-    meaning: ClassVar[str] = "a row or record that no input explains"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "a row or record that no input explains"
+    explanation = Explanation(
         example="The table holds a row for order 4711. Nobody ever sent an order 4711.",
         causes=(
             "The job damages the identity: a wrong decoding, a default in place of a null, an id drawn at random in "
@@ -70,15 +66,13 @@ class Unexplained(Checker):
             "garbage reads",
         ),
     )
-    rule: ClassVar[ClaimRule] = FORBIDDEN
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = FORBIDDEN
+    comes_with = {
         "diverged-replay": "another attempt did not write it",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(effect_of_nothing, "a row of an identity that the oracle does not expect"),
-    )
+    damages = (Damage(effect_of_nothing, "a row of an identity that the oracle does not expect"),)
 
-    def check(self, case: Case) -> Iterator[Finding]:
+    def check(self, case: Case) -> Results:
         misplacement.create(case)
         for row in case.rows(_TOTALS):
             spec = case.scenario.outputs[row["output"]]
@@ -86,15 +80,12 @@ class Unexplained(Checker):
                 "in an output that must stay empty" if spec.expected == "empty" else "that no committed input explains"
             )
             why = why if spec.dead_letter_of is None else f"matching no missing row in {spec.dead_letter_of}"
-            output, total = row["output"], row["total"]
-            summary = f"{times(total, 'row' if spec.is_side_output else noun(case, output))} {why}"
-            yield Finding(
-                "unexplained",
-                output,
-                total,
-                summary,
-                **shown_rows(case, _WITNESSES, {"output": output}, partial(_argument, case, output), placed_in=output),
-            )
+            summary = f"{times(row['total'], 'row' if spec.is_side_output else noun(case, row['output']))} {why}"
+            yield finding(case, "unexplained", [row], summary, _WITNESSES, _argument, placed=True)
+
+
+def _argument(case: Case, row: Row) -> str:
+    return f"{_premise(case, row['output'])}\nBut {holding(case, row['output'], row['unexplained'], row['places'])}."
 
 
 def _premise(case: Case, output: str) -> str:
@@ -106,7 +97,3 @@ def _premise(case: Case, output: str) -> str:
         main = spec.dead_letter_of
         return f"A row of {output!r} replaces one that {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
     return f"No committed input explains a {noun(case, output)} with this identity in {output!r}."
-
-
-def _argument(case: Case, output: str, row: Row) -> str:
-    return f"{_premise(case, output)}\nBut {holding(case, output, row['unexplained'], row['places'])}."

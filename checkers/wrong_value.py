@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
 
-from onceproof.base.words import times
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, checkers
-from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
+from onceproof.judge.checker import Checker, Explanation, Results, checkers
+from onceproof.judge.claim_rule import FORBIDDEN
 from onceproof.judge.findings import Finding
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import World
-from onceproof.judge.witness import Row, input_of, noun, shown_rows, sums
+from onceproof.judge.witness import Row, counted, finding, input_of, named_values, sums
 from onceproof.values.canonical import literal, member
 
 # For each identity, one content that is expected but missing (``wanted``) and one that is there but not expected, or not that
@@ -44,8 +41,8 @@ _STALE = """
     WHERE w.output = s.output AND w.id = s.id"""
 
 _TOTALS = """
-    SELECT {output} AS output, {direction} AS direction, query || '/' || batch AS batch, sum(wrong)::BIGINT AS total
-    FROM wrong_values WHERE output = {output} GROUP BY ALL"""
+    SELECT {output} AS output, {direction} AS label, query || '/' || batch AS of_batch, sum(wrong)::BIGINT AS total
+    FROM wrong_values WHERE output = {output} GROUP BY ALL ORDER BY ALL"""
 
 _COLUMNS = "SELECT DISTINCT unnest([{columns}]) FROM wrong_values WHERE output = {output}"
 
@@ -74,8 +71,8 @@ class WrongValue(Checker):
     - ``different``: anything else.
     """
 
-    meaning: ClassVar[str] = "the right identity with wrong content: inflated, deflated, stale"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "the right identity with wrong content: inflated, deflated, stale"
+    explanation = Explanation(
         example="The hour 14:00 of carrier AA counts 47 departures; the input holds 41.",
         causes=(
             "Increments (count = count + delta) are applied again when a batch is replayed (crash at after-sink-commit).",
@@ -101,16 +98,16 @@ class WrongValue(Checker):
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Reasoning about time",
         ),
     )
-    rule: ClassVar[ClaimRule] = FORBIDDEN
-    comes_with: ClassVar[Mapping[str, str]] = {
+    rule = FORBIDDEN
+    comes_with = {
         "diverged-replay": "its batch was replayed, and another attempt wrote other content",
         "commit-ahead-of-effect": "progress was recorded, and the right content never came",
         "torn-batch": "the rest of its batch is right",
         "sink-disagreement": "another output has the right row or record for the same input",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (Damage(other_content, "other content"),)
+    damages = (Damage(other_content, "other content"),)
 
-    def check(self, case: Case) -> Iterator[Finding]:
+    def check(self, case: Case) -> Results:
         misplacement.create(case)
         if not case.number("SELECT count(*) FROM judge.remaining WHERE wrong > 0"):
             return
@@ -124,25 +121,17 @@ class WrongValue(Checker):
 
 def _finding(case: Case, output: str) -> Finding:
     direction = _direction(case, output)
-    rows = case.rows(_TOTALS.format(output=literal(output), direction=direction) + " ORDER BY ALL")
+    rows = case.rows(_TOTALS.format(output=literal(output), direction=direction))
     names = case.expectations[output].columns
     differing = ", ".join(
         f"CASE WHEN {_value('found', n)} IS DISTINCT FROM {_value('wanted', n)} THEN {literal(n)} END" for n in names
     )
     columns = case.sql(_COLUMNS.format(columns=differing, output=literal(output))).fetchall()
     named = ", ".join(sorted(column for (column,) in columns if column is not None))
-    total = sum(row["total"] for row in rows)
-    attribution = sums(rows, "direction")
+    in_columns = f" in {named}" if named else ""
+    summary = f"{counted(case, rows)} with wrong content{in_columns}: {', '.join(sums(rows, 'label'))}"
     witnesses = _WITNESSES.format(output=literal(output), direction=direction)
-    return Finding(
-        anomaly="wrong-value",
-        output=output,
-        total=total,
-        summary=f"{times(total, noun(case, output))} with wrong content{f' in {named}' if named else ''}: {', '.join(attribution)}",
-        attribution=attribution,
-        batches=sums(rows, "batch"),
-        **shown_rows(case, witnesses, {}, _argument, placed_in=output),
-    )
+    return finding(case, "wrong-value", rows, summary, witnesses, _argument, placed=True)
 
 
 def _value(side: str, column: str) -> str:
@@ -173,15 +162,11 @@ def _is_number(sql_type: str) -> bool:
     return kind.endswith(("INT", "INTEGER")) or kind in {"DECIMAL", "FLOAT", "DOUBLE", "BIGNUM"}
 
 
-def _argument(row: Row) -> str:
+def _argument(_case: Case, row: Row) -> str:
     wanted, found = json.loads(row["wanted"]), json.loads(row["found"])
     names = [name for name in wanted if wanted[name] != found[name]]
     overwritten = f"\nThe right content was at {row['overwritten_at']}, and was overwritten." if row["stale"] else ""
     return (
-        f"{input_of(row)} is committed; expected: {_show(names, wanted)}.{overwritten}\n"
-        f"But found: {_show(names, found)}{f' ({how})' if (how := row['direction']) != 'different' else ''}."
+        f"{input_of(row)} is committed; expected: {named_values(names, wanted)}.{overwritten}\n"
+        f"But found: {named_values(names, found)}{f' ({how})' if (how := row['direction']) != 'different' else ''}."
     )
-
-
-def _show(names: list[str], values: dict[str, str | None]) -> str:
-    return ", ".join(f"{name} = {'null' if values[name] is None else values[name]}" for name in names)

@@ -17,21 +17,17 @@ write); its cause (``topic``, ``partition``, ``offset``), ``query`` and ``batch`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
-from typing import ClassVar
 
 from onceproof.base.words import times
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import TRANSIENT, Allows, ClaimRule
-from onceproof.judge.findings import Finding
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
-from onceproof.judge.synthetic.world import APPENDS, Batch, Identity, Txn, World, at
-from onceproof.judge.witness import Row, by, cause_of, noun, shown_rows, sums
+from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, WorldBatch, at
+from onceproof.judge.witness import Row, by, cause_of, finding, noun, total_of
 from onceproof.values.canonical import literal, member
 
 _EMPTY = """
@@ -170,7 +166,7 @@ def older_start_writes_on(world: World, choose: Choices) -> Named:
     return {("zombie-write", output): named, ("duplicate", output): named}
 
 
-def _took_over(start: int, batch: Batch) -> bool:
+def _took_over(start: int, batch: WorldBatch) -> bool:
     return batch.committed_by is not None and start > batch.planned_by and start >= batch.committed_by
 
 
@@ -184,8 +180,8 @@ class ZombieWrite(Checker):
     chapter 8, on fencing tokens.
     """
 
-    meaning: ClassVar[str] = "a write of an older epoch landed after its successor's first commit"
-    explanation: ClassVar[Explanation] = Explanation(
+    meaning = "a write of an older epoch landed after its successor's first commit"
+    explanation = Explanation(
         example="Driver 1 pauses. Driver 2 takes over and writes batches 5 and 6. Driver 1 wakes and commits its batch 5.",
         causes=(
             "A process that was declared dead is only slow: garbage collection, a paused machine, a partition "
@@ -209,7 +205,7 @@ class ZombieWrite(Checker):
             "SPARK-21145: two runs of one query on one state store",
         ),
     )
-    rule: ClassVar[ClaimRule] = ClaimRule(
+    rule = ClaimRule(
         allows=(
             Allows(
                 claim={"delivery": "at-least-once"},
@@ -226,7 +222,7 @@ class ZombieWrite(Checker):
         ),
         counted_as="Content that stays is counted as a duplicate, a wrong-value or unexplained.",
     )
-    comes_with: ClassVar[Mapping[str, str]] = {
+    comes_with = {
         "duplicate": "the older start's write is there in addition to its successor's",
         "sink-disagreement": "another output holds fewer copies for the same input",
         "wrong-value": "the older start's write is there instead of its successor's",
@@ -235,7 +231,7 @@ class ZombieWrite(Checker):
         "reordered": "it comes after rows of later input",
         "diverged-replay": "the two starts wrote different content",
     }
-    damages: ClassVar[tuple[Damage, ...]] = (
+    damages = (
         Damage(
             older_start_writes_on,
             "the start that planned a batch writes it again after another start took over",
@@ -244,7 +240,7 @@ class ZombieWrite(Checker):
         ),
     )
 
-    def check(self, case: Case) -> Iterator[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         _create(case)
         for output in case.outputs:
             if (gap := _of_output(case, output)) is not None:
@@ -253,24 +249,17 @@ class ZombieWrite(Checker):
             return
         case.compare()
         case.sql(_JUDGED, {"states": [name for name, spec in case.outputs.items() if spec.kind != "append"]})
-        for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
-            total = sum(row["total"] for row in rows)
-            yield Finding(
-                anomaly="zombie-write",
-                output=output,
-                total=total,
-                summary=f"{times(total, 'write')} of an older epoch after its successor's first write; left behind: {_LEFT[source]}",
-                source=source,
-                attribution=sums(rows, "label"),
-                batches=sums(rows, "of_batch"),
-                transient=source not in ("wrong", "duplicate"),
-                **shown_rows(
-                    case,
-                    _WITNESSES,
-                    {"output": output, "source": source},
-                    partial(_argument, noun(case, output)),
-                    at=["after", "place"],
-                ),
+        for rows in by(case.rows(_TOTALS), "output", "source"):
+            writes, left = times(total_of(rows), "write"), _LEFT[rows[0]["source"]]
+            yield finding(
+                case,
+                "zombie-write",
+                rows,
+                f"{writes} of an older epoch after its successor's first write; left behind: {left}",
+                _WITNESSES,
+                _argument,
+                at=["after", "place"],
+                transient=rows[0]["source"] not in ("wrong", "duplicate"),
             )
 
 
@@ -285,7 +274,7 @@ def _of_output(case: Case, output: str) -> str | None:
     """Add the zombie writes of one output. Returns why some of them cannot be found, or None."""
     spec = case.scenario.outputs[output]
     if spec.has_rows and output in case.no_stream:
-        return case.no_stream[output] if spec.epoch is not None else None
+        return case.no_stream[output] if spec.epoch is not None or _taken_over(case) else None
     gap = None
     if spec.epoch is not None:
         text = f"CASE WHEN json_valid(content) THEN content->>{member(spec.epoch)} END"
@@ -314,7 +303,8 @@ def _by_epoch(case: Case, output: str, how: str, *, scope: str, epoch: str) -> N
         case.sql(_FROM_WRITES.format(output=literal(output), how=literal(how)))
 
 
-def _argument(what: str, row: Row) -> str:
+def _argument(case: Case, row: Row) -> str:
+    what = noun(case, row["output"])
     if row["how"] == "plan":
         first = (
             f"Driver start {row['older']} planned batch {row['batch']} of query {row['query']}; start {row['newer']} took over, "

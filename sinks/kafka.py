@@ -20,25 +20,13 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, SinkError
+from onceproof.sinks.kafka_clients import SETTINGS
 from onceproof.sinks.kafka_progress import PARTITION, ProgressReader
 from onceproof.sinks.offsets import Checkpoint, Progress, Ranges, advanced, decide
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-_SETTINGS: dict[str, Any] = {
-    # By default, one reset connection makes librdkafka forget all brokers, and a pending call can hang for ever.
-    "metadata.recovery.strategy": "none",
-    "socket.timeout.ms": 3000,
-    "socket.connection.setup.timeout.ms": 1500,
-    "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 400,
-    "retry.backoff.ms": 50,
-    "retry.backoff.max.ms": 300,
-    "topic.metadata.refresh.fast.interval.ms": 100,
-    "log_level": 3,
-}
 
 
 class KafkaTransactional:
@@ -87,7 +75,7 @@ class KafkaTransactional:
         self._commit_attempts = commit_attempts
         # The same over restarts, without pid or attempt, so that init_transactions of the successor fences this producer.
         self._transactional_id = f"{pipeline}-0"
-        self._settings = {"bootstrap.servers": bootstrap, **_SETTINGS, **(config or {})}
+        self._settings = {"bootstrap.servers": bootstrap, **SETTINGS, "log_level": 3, **(config or {})}
         self._reader: ProgressReader | None = None
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:

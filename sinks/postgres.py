@@ -22,6 +22,7 @@ from psycopg import sql
 from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, Fenced, SinkError
 from onceproof.sinks.offsets import Checkpoint, Progress, advanced, decide
+from onceproof.sinks.postgres_copy import copy_rows, tuples
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 # SQLSTATEs of a server that goes away: the COMMIT may have been applied nevertheless.
 _UNKNOWN_AT_COMMIT = ("57P01", "57P02", "57P03")
+
+_CHUNK = 1024
+"""Rows that are converted at a time."""
 
 Merge = Literal["sum", "min", "max"]
 
@@ -88,7 +92,11 @@ class PostgresAppend:
         self._progress = sql.Identifier(*progress_table.split("."))
         self._pipeline = pipeline
         self._checkpoint = Checkpoint(checkpoint)
-        self._connect_timeout_s = connect_timeout_s
+        self._options: dict[str, Any] = {
+            "connect_timeout": connect_timeout_s,
+            "tcp_user_timeout": int(write_timeout_s * 1000),
+            "application_name": f"onceproof {pipeline}",
+        }
         # Longer than a healthy predecessor's transaction. A disconnected one holds the lock until the server ends it.
         self._lock_timeout_s = lock_timeout_s
         # Bounds how long a predecessor that died without closing its connection can block the successor.
@@ -104,10 +112,14 @@ class PostgresAppend:
 
     def write(self, rows: pa.Table, batch_id: int) -> bool:
         """Commit ``rows`` as batch ``batch_id``, unless progress covers it. Returns whether they were written."""
+        return self._write(rows, batch_id)
+
+    def _write(self, rows: Any, batch_id: int) -> bool:
+        """Commit what `_put` makes of ``rows``, and the progress, in one transaction."""
         ranges = self._checkpoint.ranges(batch_id)
         try:
             with closing(self._connect()) as connection:
-                with _cut_after(connection, self._write_timeout_s):
+                with cut_after(connection, self._write_timeout_s):
                     recorded = self._lock_progress(connection)
                     if decide(recorded, ranges, self._checkpoint.query_id()) == "skip":
                         self._report("skipped", batch_id)
@@ -126,12 +138,7 @@ class PostgresAppend:
 
     def _connect(self) -> psycopg.Connection[Any]:
         # One connection per batch: a connection that was idle between batches may be dead without either side noticing.
-        connection = psycopg.connect(
-            self._conninfo,
-            connect_timeout=self._connect_timeout_s,
-            tcp_user_timeout=int(self._write_timeout_s * 1000),
-            application_name=f"onceproof {self._pipeline}",
-        )
+        connection = psycopg.connect(self._conninfo, **self._options)
         settings = {"lock_timeout": self._lock_timeout_s, "idle_in_transaction_session_timeout": self._idle_timeout_s}
         for name, seconds in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, f"{int(seconds * 1000)}ms"))
@@ -139,7 +146,7 @@ class PostgresAppend:
         return connection
 
     def _take_epoch(self) -> int:
-        with closing(self._connect()) as connection, _cut_after(connection, self._write_timeout_s):
+        with closing(self._connect()) as connection, cut_after(connection, self._write_timeout_s):
             # If two starts are the first at once, CREATE TABLE IF NOT EXISTS alone can fail on the catalogue's unique index.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"onceproof:{self._progress}",))
             connection.execute(sql.SQL(_CREATE_PROGRESS).format(self._progress))
@@ -168,13 +175,8 @@ class PostgresAppend:
         _, query_id, batch_id, offsets = row
         return None if offsets is None else Progress(query_id, batch_id, offsets)
 
-    def _put(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
-        columns = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
-        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(self._table, columns)
-        with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            for batch in rows.to_batches(max_chunksize=1024):
-                for row in _tuples(batch):
-                    copy.write_row(row)
+    def _put(self, connection: psycopg.Connection[Any], rows: Any) -> None:
+        copy_rows(connection, self._table, rows.schema, rows.to_batches(max_chunksize=_CHUNK))
 
     def _record_progress(self, connection: psycopg.Connection[Any], progress: Progress) -> str:
         """Update the locked row. Returns the transaction's id, for which ``pg_xact_status`` gives the outcome."""
@@ -189,7 +191,7 @@ class PostgresAppend:
 
     def _commit(self, connection: psycopg.Connection[Any], batch_id: int) -> None:
         try:
-            with _cut_after(connection, self._commit_timeout_s):
+            with cut_after(connection, self._commit_timeout_s):
                 connection.commit()
         except psycopg.Error as error:
             self._report("commit-failed", batch_id, **_described(error))
@@ -241,7 +243,7 @@ class PostgresUpsert(PostgresAppend):
         self._key = tuple(key)
         self._merge = dict(merge or {})
 
-    def _put(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
+    def _put(self, connection: psycopg.Connection[Any], rows: Any) -> None:
         names = [sql.Identifier(name) for name in rows.column_names]
         others = [name for name in rows.column_names if name not in self._key]
         change = [sql.SQL("{} = {}").format(sql.Identifier(name), self._new_value(name)) for name in others]
@@ -253,8 +255,8 @@ class PostgresUpsert(PostgresAppend):
             sql.SQL("UPDATE SET ") + sql.SQL(", ").join(change) if change else sql.SQL("NOTHING"),
         )
         with connection.cursor() as cursor:
-            for batch in rows.to_batches(max_chunksize=1024):
-                cursor.executemany(statement, _tuples(batch))
+            for batch in rows.to_batches(max_chunksize=_CHUNK):
+                cursor.executemany(statement, tuples(batch))
 
     def _new_value(self, column: str) -> sql.Composed:
         form = _MERGED[self._merge[column]] if column in self._merge else "EXCLUDED.{0}"
@@ -266,7 +268,7 @@ def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 @contextmanager
-def _cut_after(connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
+def cut_after(connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
     """Shut down libpq's socket if the block takes longer: the call in it then raises `psycopg.OperationalError`.
 
     libpq waits for an answer for ever, ``tcp_user_timeout`` does not notice a peer that acknowledges but never answers,

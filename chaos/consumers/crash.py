@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
-from onceproof.consumers.redelivery import LAST_STEP, given_out_again
+from onceproof.consumers.redelivery import given_out_again, too_late
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
 
 class CrashSpec(ConsumerFaultSpec):
@@ -33,15 +33,7 @@ class Crash(AtItsStep):
         if consumers.broker == "kafka-group" and consumers.restart_after is None:
             message = f"{spec.target} is a static member: after its death its partitions wait for it, and it is never restarted"
             found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
-        # In which order a user's own command does its steps is known only when it runs, so the proof checks it.
-        if scenario.pipeline.command != WORKER or spec.at.after != LAST_STEP.get(consumers.acknowledge):
-            return found
-        message = (
-            f"a crash after {spec.at.after} exercises nothing with acknowledge: {consumers.acknowledge}: "
-            f"effect and acknowledgement of message {spec.at.message} are both done by then"
-        )
-        earlier = "effect" if spec.at.after == "acknowledge" else "acknowledge"
-        return [*found, SpecProblem(("at", "after"), message, f"use take or {earlier}")]
+        return found + too_late(spec, scenario, "a crash")
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
-from onceproof.consumers.redelivery import LAST_STEP, given_out_again
+from onceproof.consumers.redelivery import given_out_again, too_late
 from onceproof.consumers.routes import HasRoutes
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
 
 class CutSpec(ConsumerFaultSpec):
@@ -42,14 +42,7 @@ class Cut(AtItsStep):
         if consumers.broker != "amqp":
             message = f"cut needs AMQP, and these consumers use {consumers.broker}: Kafka's clients reconnect unnoticed"
             return [SpecProblem(("fault",), message, "use broker: amqp, or crash")]
-        if scenario.pipeline.command != WORKER or spec.at.after != LAST_STEP.get(consumers.acknowledge):
-            return []
-        message = (
-            f"a cut after {spec.at.after} exercises nothing with acknowledge: {consumers.acknowledge}: "
-            f"effect and acknowledgement of message {spec.at.message} are both done by then"
-        )
-        earlier = "effect" if spec.at.after == "acknowledge" else "acknowledge"
-        return [SpecProblem(("at", "after"), message, f"use take or {earlier}")]
+        return too_late(spec, scenario, "a cut")
 
     @classmethod
     def placement(cls, spec: CutSpec, scenario: Scenario) -> Placement:

@@ -11,7 +11,7 @@ from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone
 from onceproof.consumers.routes import HasRoutes, Route
 from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.instruments.proxy.rules import Action, Condition, Hit, Rule
+from onceproof.instruments.proxy.rules import Action, Condition, Rule
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 
 #: The request with which a group member acknowledges: the second one in a transaction.
@@ -118,39 +118,35 @@ class LostAck(AtItsStep):
         if not hits:
             return Proof(False, (f"{target} sent no acknowledgement that could be lost: {self._rules[0].nearest()}",))
         if self._spec.lost == "answer":
-            return self._prove_answer(hits[0], after)
-        tries = "once" if len(hits) == 1 else f"{len(hits)} times"
-        sent = f"{target} sent the {hits[0].frame.kind} of message {message} {tries}"
-        if any(hit.delivered_at is not None for hit in hits):
-            return Proof(False, (f"{sent}, but one was delivered",))
-        evidence = [f"{sent}; none of them reached the broker"]
+            if hits[0].answered_at is None:
+                return Proof(False, (f"the broker did not answer the {hits[0].frame.kind} of message {message}",))
+            what, evidence = (
+                "the answer",
+                [
+                    f"the broker answered the {hits[0].frame.kind} of message {message}, and {target} was cut off before the "
+                    "answer arrived"
+                ],
+            )
+        else:
+            tries = "once" if len(hits) == 1 else f"{len(hits)} times"
+            sent = f"{target} sent the {hits[0].frame.kind} of message {message} {tries}"
+            if any(hit.delivered_at is not None for hit in hits):
+                return Proof(False, (f"{sent}, but one was delivered",))
+            what, evidence = "it", [f"{sent}; none of them reached the broker"]
         lost = next((e for e in after if e.consumer == target and e.kind == "lost"), None)
         if lost is None:
-            return Proof(False, (*evidence, f"{target} did not notice that it was lost"))
+            return Proof(False, (*evidence, f"{target} did not notice that {what} was lost"))
         evidence.append(f"at tick {lost.tick} {target} got the error, and started over from what the broker has")
         since = after[after.index(lost) + 1 :]
         of_group = [e for e in since if e.group == lost.group]  # another group has its own copy
         again = next((e for e in of_group if e.kind == "take" and e.message == message), None)
+        if self._spec.lost == "answer":  # the broker had the acknowledgement, so the message must not come again
+            if again is None:
+                return Proof(True, (*evidence, f"the broker did not give message {message} out again"))
+            return Proof(False, (*evidence, f"but the broker gave it to {again.consumer} again, at tick {again.tick}"))
         if again is None:
             return Proof(False, (*evidence, f"message {message} was never given out again"))
         return Proof(True, (*evidence, f"the broker gave it to {again.consumer} again, at tick {again.tick}"))
-
-    def _prove_answer(self, hit: Hit, after: Sequence[TraceEvent]) -> Proof:
-        """The broker had the acknowledgement, so the message must not come again."""
-        target, message = self._spec.target, self._spec.at.message
-        if hit.answered_at is None:
-            return Proof(False, (f"the broker did not answer the {hit.frame.kind} of message {message}",))
-        evidence = [
-            f"the broker answered the {hit.frame.kind} of message {message}, and {target} was cut off before the answer arrived"
-        ]
-        lost = next((e for e in after if e.consumer == target and e.kind == "lost"), None)
-        if lost is None:
-            return Proof(False, (*evidence, f"{target} did not notice that the answer was lost"))
-        evidence.append(f"at tick {lost.tick} {target} got the error, and started over from what the broker has")
-        again = next((e for e in after[after.index(lost) + 1 :] if e.kind == "take" and e.message == message), None)
-        if again is not None:
-            return Proof(False, (*evidence, f"but the broker gave it to {again.consumer} again, at tick {again.tick}"))
-        return Proof(True, (*evidence, f"the broker did not give message {message} out again"))
 
 
 def _problems_on_amqp(spec: LostAckSpec, scenario: Scenario, consumers: ConsumersSpec) -> list[SpecProblem]:

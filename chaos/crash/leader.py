@@ -22,7 +22,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence import leadership
-from onceproof.faults.frames import at_plan, wait_for_commit
+from onceproof.faults.frames import AtItsFrame, wait_for_commit
 from onceproof.faults.placement import LeaderOf, committed, is_open, leader_problems, placement_at, split_leader_of
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -52,7 +52,7 @@ class LeaderCrashSpec(FaultSpec):
 
 
 @faults.register("crash", "broker", Point.IN_TASKS)
-class LeaderCrash:
+class LeaderCrash(AtItsFrame):
     """The leader dies while it alone has records of the batch."""
 
     Spec: ClassVar[type[FaultSpec]] = LeaderCrashSpec
@@ -69,10 +69,6 @@ class LeaderCrash:
         self._open = False
         self._over = False
         self._lock = threading.Lock()
-
-    @classmethod
-    def reads_frames(cls, spec: LeaderCrashSpec) -> bool:
-        return True
 
     @classmethod
     def needs_control(cls, spec: LeaderCrashSpec) -> str | None:
@@ -105,9 +101,6 @@ class LeaderCrash:
         how = placement_at(Point.AFTER_OFFSET_LOG, proof, scenario)
         why = "its replication is cut when the batch is planned, and it is killed when its log has grown"
         return Placement(how.exactness, f"Toxiproxy, {how.instrument} and protocol proxy", why, proof)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"

@@ -18,11 +18,9 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import (
     ANSWER_S,
-    FrameSpec,
+    AtItsFrame,
     StoppedFrame,
-    at_plan,
     commit_problems,
-    describe_frame,
     frame_problems,
     placement_at_frame,
     wait_for_commit,
@@ -33,6 +31,7 @@ from onceproof.faults.refusals import administrator, postgres_of
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.frames import FrameSpec
 from onceproof.stores.postgres.transactions import postgres_status
 
 _ENDED_BY_ADMINISTRATOR = "57P01"
@@ -46,7 +45,7 @@ class PostgresCrashSpec(FaultSpec):
 
 @faults.register("crash", "postgres")
 @faults.register("crash", "postgres-backend")
-class PostgresCrash:
+class PostgresCrash(AtItsFrame):
     """SIGKILL of all the server's processes, or termination of one backend, while a transaction is about to commit."""
 
     Spec: ClassVar[type[FaultSpec]] = PostgresCrashSpec
@@ -59,10 +58,6 @@ class PostgresCrash:
         self._struck = False
         self._over = False
         self._lock = threading.Lock()
-
-    @classmethod
-    def reads_frames(cls, spec: PostgresCrashSpec) -> bool:
-        return True
 
     @classmethod
     def needs_control(cls, spec: PostgresCrashSpec) -> str | None:
@@ -89,9 +84,6 @@ class PostgresCrash:
         proof = f"the transaction is gone, {end}, and batch {spec.at.batch} was committed afterwards"
         return placement_at_frame(spec.at.point, proof, scenario)
 
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
-
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
         self._commit.arm(context, seen)
@@ -101,7 +93,7 @@ class PostgresCrash:
         found = self._commit.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
-        evidence = [f"{describe_frame(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
+        evidence = [self._commit.describe_stop(found, seen)]
         if self._commit.xid is None:
             return missed(*evidence, "its transaction had no id: it had written nothing, so nothing was in danger")
         pid = int(found.frame.facts["backend_pid"])

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
-from onceproof.faults.evidence.sink_state import sink_state
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.faults.job import Job, Try, at_checkpoint
 from onceproof.faults.placement import instruments_of, placement_at, point_problems
 from onceproof.faults.takeover import POINTS, Takeover, batch_problems
@@ -71,20 +70,16 @@ class DriverStall:
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._takeover is not None
-        takeover, n = self._takeover, seen.batch
-        if not takeover.was_open:
-            return missed(f"batch {n} was no longer open when the driver was stopped")
-        state = f"offsets/{n} written, commits/{n} missing"
-        evidence = [f"driver start {takeover.start} was stopped at {seen.point} of batch {n}: {state}"]
-        succeeded, sentence = takeover.wait_for_successor()
-        evidence.append(sentence)
-        if not succeeded:
-            return missed(*evidence)
-        before = sink_state(context.stack)
-        if not _is_stopped(takeover.first):
-            why = f"driver start {takeover.start} was no longer stopped: another process had resumed or killed it"
-            return missed(*evidence, why)
-        return takeover.resume_first(takeover.first.thaw, before, evidence, after="after SIGCONT")
+        takeover = self._takeover
+
+        def why_not_stopped(_evidence: list[str]) -> str | None:
+            if _is_stopped(takeover.first):
+                return None
+            return f"driver start {takeover.start} was no longer stopped: another process had resumed or killed it"
+
+        return takeover.prove(
+            "stopped", "the driver was stopped", why_not_stopped, takeover.first.thaw, after="after SIGCONT"
+        )
 
     def heal(self, context: FaultContext) -> None:
         if self._takeover is not None:

@@ -6,7 +6,6 @@ the newest schema, so an older one has its defaults.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections.abc import Callable
@@ -15,25 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from common import plain_append, read_topic, spark_kafka_security, spark_session
+from common import appending, job_parser, read_topic, run, run_to_topic, spark_session
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-
-from onceproof.sinks.postgres import PostgresAppend
 
 ROW = "order_id BIGINT, customer STRING, amount DECIMAL(12, 2), ordered_at TIMESTAMP, currency STRING"
 HEADER = 5
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", required=True, help="input topic")
+parser = job_parser(__doc__, naive=True, topic=None)
 parser.add_argument("--older", required=True, help="file of the older schema, whose id is 1")
 parser.add_argument("--newer", required=True, help="file of the newer schema, whose id is 2")
 parser.add_argument("--postgres", help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", help="table to append to")
-parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 parser.add_argument("--output", help="topic to write to in Avro, instead of a table")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+args = parser.parse_args()
 
 
 def reader(schemas: list[dict[str, Any]]) -> Callable[[Column], Column]:
@@ -61,30 +55,12 @@ def writer(schemas: list[dict[str, Any]]) -> Callable[[Column], Column]:
     return f.udf(write, "BINARY")
 
 
-def main() -> None:
-    args = parser.parse_args()
-    schemas = [json.loads(Path(file).read_text(encoding="utf-8")) for file in (args.older, args.newer)]
-    spark = spark_session("avro-orders")
-    orders = (
-        read_topic(spark, args.kafka, args.topic).select(reader(schemas)(f.col("value")).alias("row")).select("row.*")
-    )
-    if args.output is not None:
-        value = writer(schemas)(f.struct("*", f.unix_millis("ordered_at").alias("ordered_at_ms")))
-        records = orders.select(f.col("customer").alias("key"), value.alias("value"))
-        stream = (
-            records.writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", args.kafka)
-            .options(**spark_kafka_security())
-            .option("topic", args.output)
-        )
-    elif args.naive:
-        stream = orders.writeStream.foreachBatch(plain_append(args.postgres, args.table))
-    else:
-        stream = orders.writeStream.foreachBatch(
-            PostgresAppend(args.postgres, args.table, pipeline="avro-orders", checkpoint=args.checkpoint)
-        )
-    stream.option("checkpointLocation", args.checkpoint).start().awaitTermination()
-
-
-if __name__ == "__main__":
-    main()
+schemas = [json.loads(Path(file).read_text(encoding="utf-8")) for file in (args.older, args.newer)]
+spark = spark_session("avro-orders")
+orders = read_topic(spark, args.kafka, args.topic).select(reader(schemas)(f.col("value")).alias("row")).select("row.*")
+if args.output is not None:
+    value = writer(schemas)(f.struct("*", f.unix_millis("ordered_at").alias("ordered_at_ms")))
+    records = orders.select(f.col("customer").alias("key"), value.alias("value"))
+    run_to_topic(records, args.kafka, args.output, args.checkpoint)
+else:
+    run(orders, appending(args, "avro-orders"), args.checkpoint)

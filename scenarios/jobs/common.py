@@ -1,16 +1,20 @@
-"""Helpers that the jobs of this folder share: a small Spark session, and the flights joined with their planes."""
+"""Helpers that the jobs of this folder share: options, a small Spark session, the flights with their planes, and SQL."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
+
+from onceproof.sinks.postgres import PostgresAppend
 
 FLIGHT = """
     year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT,
@@ -39,6 +43,34 @@ STATEFUL = {
 }
 
 
+#: Options that several jobs have, and their help.
+OPTIONS = {
+    "topic": "input topic",
+    "planes": "Parquet file of the planes",
+    "postgres": "libpq URI; the password comes from PGPASSFILE",
+    "table": "table to append to",
+    "output": "topic to write to",
+    "progress": "topic that keeps the sink's progress",
+}
+
+
+def job_parser(description: str | None, *, naive: bool = False, **defaults: str | None) -> argparse.ArgumentParser:
+    """A parser of ``--kafka``, ``--checkpoint``, ``--naive`` (see `appending`) and the named `OPTIONS`.
+
+    Each of these has its default; None: it must be given.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--kafka", required=True, help="bootstrap servers")
+    parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+    if naive:
+        parser.add_argument(
+            "--naive", action="store_true", help="append without remembering which batches were written"
+        )
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", required=default is None, default=default, help=OPTIONS[name])
+    return parser
+
+
 def spark_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Two local cores. Each setting is there for order, for a fair time zone, or to start faster."""
     # Workers must run this very Python, not the first python3 on PATH.
@@ -59,19 +91,58 @@ def spark_session(name: str, settings: Mapping[str, str] | None = None) -> Spark
     )
 
 
+def run(rows: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: str, mode: str = "append") -> None:
+    """Pass each batch of ``rows`` to ``write``, until the query ends."""
+    query = rows.writeStream.foreachBatch(write).outputMode(mode)
+    query.option("checkpointLocation", checkpoint).start().awaitTermination()
+
+
+def run_to_topic(
+    records: DataFrame, kafka: str, topic: str, checkpoint: str, producer: Mapping[str, str] | None = None
+) -> None:
+    """Write ``records`` (columns key and value) to ``topic`` with Spark's Kafka sink, until the query ends."""
+    options = {"kafka.bootstrap.servers": kafka, "topic": topic, "checkpointLocation": checkpoint, **(producer or {})}
+    stream = records.writeStream.format("kafka").options(**options, **spark_kafka_security())
+    stream.start().awaitTermination()
+
+
+def copy_rows(connection: psycopg.Connection[Any], table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """COPY ``rows`` into ``table``, in the connection's transaction."""
+    copy_in = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table), names(columns))
+    with connection.cursor() as cursor, cursor.copy(copy_in) as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def insert_into(table: str, columns: Sequence[str], conflict: LiteralString = "") -> sql.Composed:
+    """An INSERT with a placeholder for each column, and a last clause for rows that are there already."""
+    values = sql.SQL(", ").join([sql.Placeholder()] * len(columns))
+    return sql.SQL("INSERT INTO {} ({}) VALUES ({}) {}").format(
+        sql.Identifier(table), names(columns), values, sql.SQL(conflict)
+    )
+
+
+def names(columns: Sequence[str]) -> sql.Composed:
+    """The columns' names, quoted, with commas."""
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
+
+
 def plain_append(postgres: str, table: str) -> Callable[[DataFrame, int], None]:
     """For ``foreachBatch``, as it is often written: insert, commit, and remember nothing."""
 
     def append(batch: DataFrame, _batch_id: int) -> None:
         rows = batch.collect()
-        insert = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, batch.columns))
-        )
-        with psycopg.connect(postgres) as connection, connection.cursor() as cursor, cursor.copy(insert) as copy:
-            for row in rows:
-                copy.write_row(row)
+        with psycopg.connect(postgres) as connection:
+            copy_rows(connection, table, batch.columns, rows)
 
     return append
+
+
+def appending(args: argparse.Namespace, pipeline: str) -> Callable[[DataFrame, int], None]:
+    """Appends to the table of ``args``, effectively once; with ``--naive`` without remembering which batches were written."""
+    if args.naive:
+        return plain_append(args.postgres, args.table)
+    return PostgresAppend(args.postgres, args.table, pipeline=pipeline, checkpoint=args.checkpoint)
 
 
 def kafka_security(variable: str = "KAFKA_PROPERTIES") -> dict[str, str]:
@@ -127,13 +198,15 @@ def departures(spark: SparkSession, kafka: str, topic: str, isolation: str = "re
 
 
 def flights_with_planes(
-    spark: SparkSession,
-    kafka: str,
-    topic: str,
-    planes: str,
-    isolation: str = "read_committed",
+    spark: SparkSession, kafka: str, topic: str, planes: str, isolation: str = "read_committed"
 ) -> DataFrame:
     """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`."""
     known_planes = f.broadcast(spark.read.parquet(planes).select("tailnum", "manufacturer", "model"))
     flights = departures(spark, kafka, topic, isolation=isolation)
     return flights.join(known_planes, "tailnum", "left").select(*COLUMNS)
+
+
+def keyed_json(flights: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Records for Spark's Kafka sink: the tail number as the key, the columns as JSON with nulls."""
+    value = f.to_json(f.struct(*columns), {"ignoreNullFields": "false"})
+    return flights.select(f.col("tailnum").alias("key"), value.alias("value"))

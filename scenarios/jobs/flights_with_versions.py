@@ -6,9 +6,7 @@ and the result depends on the contents of the logs, never on when they were read
 
 from __future__ import annotations
 
-import argparse
-
-from common import STATEFUL, departures, read_topic, spark_session
+from common import STATEFUL, departures, job_parser, read_topic, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -18,13 +16,8 @@ VERSION = "STRUCT<version: INT, seats: INT, valid_from: TIMESTAMP>"
 CHANGE = f"tailnum STRING, changed_at TIMESTAMP, before {VERSION}, after {VERSION}"
 
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
+parser = job_parser(__doc__, topic="flights", postgres=None, table="flights_planes")
 parser.add_argument("--changes", default="plane_changes", help="input topic of the planes' changes")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="flights_planes", help="table to append to")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def changes(records: DataFrame) -> DataFrame:
@@ -52,11 +45,7 @@ def main() -> None:
     sink = PostgresAppend(args.postgres, args.table, pipeline="flights-with-versions", checkpoint=args.checkpoint)
     flights = departures(spark, args.kafka, args.topic)
     rows = with_versions(flights, changes(read_topic(spark, args.kafka, args.changes)))
-
-    query = (
-        rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()
-    )
-    query.awaitTermination()
+    run(rows, sink, args.checkpoint)
 
 
 if __name__ == "__main__":

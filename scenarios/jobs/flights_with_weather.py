@@ -5,24 +5,16 @@ Flights without weather for their hour are written too, once the watermark shows
 
 from __future__ import annotations
 
-import argparse
-
-from common import STATEFUL, departures, read_topic, spark_session
+from common import STATEFUL, appending, departures, job_parser, read_topic, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-
-from onceproof.sinks.postgres import PostgresAppend
 
 READING = "origin STRING, time_hour TIMESTAMP, temp DOUBLE, wind_dir INT, visib DOUBLE"
 
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
+parser = job_parser(__doc__, naive=True, topic="flights", postgres=None, table="flights_weather")
 parser.add_argument("--weather", default="weather", help="input topic of the weather")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="flights_weather", help="table to append to")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+args = parser.parse_args()
 
 
 def weather(records: DataFrame) -> DataFrame:
@@ -46,18 +38,8 @@ def with_weather(flights: DataFrame, readings: DataFrame) -> DataFrame:
     )
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("flights-with-weather", STATEFUL)
-    sink = PostgresAppend(args.postgres, args.table, pipeline="flights-with-weather", checkpoint=args.checkpoint)
-    flights = departures(spark, args.kafka, args.topic)
-    rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
-
-    query = (
-        rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()
-    )
-    query.awaitTermination()
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("flights-with-weather", STATEFUL)
+sink = appending(args, "flights-with-weather")
+flights = departures(spark, args.kafka, args.topic)
+rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
+run(rows, sink, args.checkpoint)

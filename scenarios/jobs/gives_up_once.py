@@ -6,25 +6,19 @@ A job gives up when a lookup fails or a deadline passes in the middle of a batch
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pyarrow as pa
-from common import flights_with_planes, kafka_security, spark_session
+from common import flights_with_planes, job_parser, kafka_security, run, spark_session
 from confluent_kafka import Producer
 
 from onceproof.sinks.kafka import KafkaTransactional
 from onceproof.sinks.offsets import Progress
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--planes", required=True, help="Parquet file of the planes")
-parser.add_argument("--output", default="departures", help="topic to write to")
-parser.add_argument("--progress", default="departures-progress", help="topic that keeps the sink's progress")
+parser = job_parser(__doc__, topic="flights", planes=None, output="departures", progress="departures-progress")
 parser.add_argument("--give-up-in", type=int, nargs="+", required=True, help="batches whose first attempt is given up")
 parser.add_argument("--reuse-producer", action="store_true", help="one producer for all transactions")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+args = parser.parse_args()
 
 
 class GivenUp(Exception):
@@ -79,23 +73,16 @@ class ReusesItsProducer(GivesUpOnce):
         return self._kept
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("gives-up-once")
-    sink = (ReusesItsProducer if args.reuse_producer else GivesUpOnce)(
-        args.kafka,
-        args.output,
-        pipeline="gives-up-once",
-        progress_topic=args.progress,
-        checkpoint=args.checkpoint,
-        key="tailnum",
-        config=kafka_security("LIBRDKAFKA_PROPERTIES"),
-        give_up_in=args.give_up_in,
-    )
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    query = flights.writeStream.foreachBatch(sink).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("gives-up-once")
+sink = (ReusesItsProducer if args.reuse_producer else GivesUpOnce)(
+    args.kafka,
+    args.output,
+    pipeline="gives-up-once",
+    progress_topic=args.progress,
+    checkpoint=args.checkpoint,
+    key="tailnum",
+    config=kafka_security("LIBRDKAFKA_PROPERTIES"),
+    give_up_in=args.give_up_in,
+)
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, sink, args.checkpoint)

@@ -5,9 +5,7 @@ The state holds the totals: a batch replaces the total of each window that it to
 
 from __future__ import annotations
 
-import argparse
-
-from common import STATEFUL, departures, spark_session
+from common import STATEFUL, departures, job_parser, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -15,13 +13,9 @@ from onceproof.sinks.postgres import PostgresUpsert
 
 KEY = ["carrier", "origin", "hour"]
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser = job_parser(__doc__, topic="flights", postgres=None)
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
 parser.add_argument("--watermark", default="3 days", help="how late a flight may come")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def totals(flights: DataFrame) -> DataFrame:
@@ -40,14 +34,7 @@ def main() -> None:
     spark = spark_session("hourly-delays", STATEFUL)
     sink = PostgresUpsert(args.postgres, args.table, key=KEY, pipeline="hourly-delays", checkpoint=args.checkpoint)
     flights = departures(spark, args.kafka, args.topic).withWatermark("sched_dep", args.watermark)
-    query = (
-        totals(flights)
-        .writeStream.foreachBatch(sink)
-        .outputMode("update")
-        .option("checkpointLocation", args.checkpoint)
-        .start()
-    )
-    query.awaitTermination()
+    run(totals(flights), sink, args.checkpoint, mode="update")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ Which version it finds depends on when a batch runs: a batch that is replayed af
 
 from __future__ import annotations
 
-import argparse
-
 import psycopg
-from common import departures, read_topic, spark_session
+from common import departures, job_parser, read_topic, spark_session
 from flights_with_versions import changes
 from psycopg import sql
 from pyspark.sql import DataFrame
@@ -16,57 +14,48 @@ from pyspark.sql import functions as f
 
 from onceproof.sinks.postgres import PostgresAppend
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
+parser = job_parser(__doc__, topic="flights", postgres=None, table="flights_planes")
 parser.add_argument("--changes", default="plane_changes", help="input topic of the planes' changes")
 parser.add_argument("--planes", required=True, help="Parquet file of the planes before any change")
 parser.add_argument("--current", default="planes_now", help="table of the planes as they are now, by tail number")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="flights_planes", help="table to append to")
-parser.add_argument("--checkpoint", required=True, help="folder of the queries' checkpoints")
+args = parser.parse_args()
+
+spark = spark_session("naive-flights-with-versions")
+planes = spark.read.parquet(args.planes).selectExpr("tailnum", "0 AS version", "CAST(seats AS INT) AS seats").cache()
+keep = sql.SQL(
+    "INSERT INTO {} AS t (tailnum, version, seats) VALUES (%s, %s, %s) ON CONFLICT (tailnum)"
+    " DO UPDATE SET version = EXCLUDED.version, seats = EXCLUDED.seats WHERE t.version < EXCLUDED.version"
+).format(sql.Identifier(args.current))
+current = sql.SQL("SELECT tailnum, version, seats FROM {}").format(sql.Identifier(args.current))
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("naive-flights-with-versions")
-    planes = (
-        spark.read.parquet(args.planes).selectExpr("tailnum", "0 AS version", "CAST(seats AS INT) AS seats").cache()
-    )
-    keep = sql.SQL(
-        "INSERT INTO {} AS t (tailnum, version, seats) VALUES (%s, %s, %s) ON CONFLICT (tailnum)"
-        " DO UPDATE SET version = EXCLUDED.version, seats = EXCLUDED.seats WHERE t.version < EXCLUDED.version"
-    ).format(sql.Identifier(args.current))
-    current = sql.SQL("SELECT tailnum, version, seats FROM {}").format(sql.Identifier(args.current))
+def update(batch: DataFrame, _batch_id: int) -> None:
+    rows = batch.select("tailnum", "after.version", "after.seats").collect()
+    with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
+        cursor.executemany(keep, rows)
 
-    def update(batch: DataFrame, _batch_id: int) -> None:
-        rows = batch.select("tailnum", "after.version", "after.seats").collect()
-        with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
-            cursor.executemany(keep, rows)
 
-    sink = PostgresAppend(args.postgres, args.table, pipeline="naive-versions", checkpoint=f"{args.checkpoint}/flights")
+sink = PostgresAppend(args.postgres, args.table, pipeline="naive-versions", checkpoint=f"{args.checkpoint}/flights")
 
-    def look_up(batch: DataFrame, batch_id: int) -> None:
-        with psycopg.connect(args.postgres) as connection:
-            known = connection.execute(current).fetchall()
-        now = spark.createDataFrame(known, "tailnum STRING, new_version INT, new_seats INT")
-        rows = (
-            batch.join(planes, "tailnum")
-            .join(now, "tailnum", "left")
-            .select(
-                *("carrier", "flight", "origin", "sched_dep", "tailnum"),
-                f.coalesce("new_version", "version").alias("version"),
-                f.expr("CASE WHEN new_version IS NULL THEN seats ELSE new_seats END").alias("seats"),
-            )
+
+def look_up(batch: DataFrame, batch_id: int) -> None:
+    with psycopg.connect(args.postgres) as connection:
+        known = connection.execute(current).fetchall()
+    now = spark.createDataFrame(known, "tailnum STRING, new_version INT, new_seats INT")
+    rows = (
+        batch.join(planes, "tailnum")
+        .join(now, "tailnum", "left")
+        .select(
+            *("carrier", "flight", "origin", "sched_dep", "tailnum"),
+            f.coalesce("new_version", "version").alias("version"),
+            f.expr("CASE WHEN new_version IS NULL THEN seats ELSE new_seats END").alias("seats"),
         )
-        sink(rows, batch_id)
-
-    changed = changes(read_topic(spark, args.kafka, args.changes))
-    flights = departures(spark, args.kafka, args.topic)
-    for name, rows, write in (("changes", changed, update), ("flights", flights, look_up)):
-        rows.writeStream.foreachBatch(write).option("checkpointLocation", f"{args.checkpoint}/{name}").start()
-    spark.streams.awaitAnyTermination()
+    )
+    sink(rows, batch_id)
 
 
-if __name__ == "__main__":
-    main()
+changed = changes(read_topic(spark, args.kafka, args.changes))
+flights = departures(spark, args.kafka, args.topic)
+for name, rows, write in (("changes", changed, update), ("flights", flights, look_up)):
+    rows.writeStream.foreachBatch(write).option("checkpointLocation", f"{args.checkpoint}/{name}").start()
+spark.streams.awaitAnyTermination()

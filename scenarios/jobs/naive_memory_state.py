@@ -5,46 +5,36 @@ The totals die with the driver: an effectively-once sink does not make the state
 
 from __future__ import annotations
 
-import argparse
 from datetime import datetime
 
 import pyarrow as pa
-from common import departures, spark_session
+from common import departures, job_parser, run, spark_session
 from hourly_delays import KEY, totals
 from pyspark.sql import DataFrame
 
 from onceproof.sinks.postgres import PostgresUpsert
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser = job_parser(__doc__, topic="flights", postgres=None)
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+args = parser.parse_args()
+
+spark = spark_session("naive-memory-state")
+sink = PostgresUpsert(args.postgres, args.table, key=KEY, pipeline="memory-state", checkpoint=args.checkpoint)
+known: dict[tuple[str, str, datetime], tuple[int, int, int]] = {}
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("naive-memory-state")
-    sink = PostgresUpsert(args.postgres, args.table, key=KEY, pipeline="memory-state", checkpoint=args.checkpoint)
-    known: dict[tuple[str, str, datetime], tuple[int, int, int]] = {}
-
-    def update(batch: DataFrame, batch_id: int) -> None:
-        part = totals(batch).toArrow()
-        rows = []
-        for carrier, origin, hour, *more in zip(*(column.to_pylist() for column in part.columns), strict=True):
-            flights, delay_sum, delay_max = known.get((carrier, origin, hour), (0, 0, more[2]))
-            known[carrier, origin, hour] = (flights + more[0], delay_sum + more[1], max(delay_max, more[2]))
-            rows.append((carrier, origin, hour, *known[carrier, origin, hour]))
-        columns = zip(*rows, strict=True) if rows else [()] * part.num_columns
-        sink.write(
-            pa.table([pa.array(c, f.type) for c, f in zip(columns, part.schema, strict=True)], part.schema), batch_id
-        )
-
-    flights = departures(spark, args.kafka, args.topic)
-    query = flights.writeStream.foreachBatch(update).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+def update(batch: DataFrame, batch_id: int) -> None:
+    part = totals(batch).toArrow()
+    rows = []
+    for carrier, origin, hour, *more in zip(*(column.to_pylist() for column in part.columns), strict=True):
+        flights, delay_sum, delay_max = known.get((carrier, origin, hour), (0, 0, more[2]))
+        known[carrier, origin, hour] = (flights + more[0], delay_sum + more[1], max(delay_max, more[2]))
+        rows.append((carrier, origin, hour, *known[carrier, origin, hour]))
+    columns = zip(*rows, strict=True) if rows else [()] * part.num_columns
+    sink.write(
+        pa.table([pa.array(c, f.type) for c, f in zip(columns, part.schema, strict=True)], part.schema), batch_id
+    )
 
 
-if __name__ == "__main__":
-    main()
+flights = departures(spark, args.kafka, args.topic)
+run(flights, update, args.checkpoint)

@@ -6,23 +6,18 @@ and counts flights that the previous one left out.
 
 from __future__ import annotations
 
-import argparse
 from datetime import datetime
 
-from common import departures, spark_session
+from common import departures, job_parser, run, spark_session
 from hourly_delays import KEY, totals
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from onceproof.sinks.postgres import Merge, PostgresUpsert
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser = job_parser(__doc__, topic="flights", postgres=None)
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
 parser.add_argument("--watermark", default="12 hours", help="how late a flight may come")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
 def main() -> None:
@@ -45,8 +40,7 @@ def main() -> None:
         batch.unpersist()
 
     flights = departures(spark, args.kafka, args.topic)
-    query = flights.writeStream.foreachBatch(add).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+    run(flights, add, args.checkpoint)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,15 @@ the source count: the number is the same however often the batch runs.
 
 from __future__ import annotations
 
-import argparse
-
 import psycopg
-from common import COLUMNS, flights_with_planes, spark_session
+from common import COLUMNS, flights_with_planes, job_parser, names, run, spark_session
 from psycopg import sql
 from pyspark.sql import DataFrame
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--planes", required=True, help="Parquet file of the planes")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser = job_parser(__doc__, topic="flights", planes=None, postgres=None)
 parser.add_argument("--table", default="departures", help="table with a unique key on the source position")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 parser.add_argument("--by-position", action="store_true", help="count only what came before in the source")
+args = parser.parse_args()
 
 WRITE = """
     INSERT INTO {table} ({columns}, nth)
@@ -29,28 +23,22 @@ WRITE = """
     ON CONFLICT (src_partition, src_offset) DO UPDATE SET nth = EXCLUDED.nth
 """
 
-
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("nth-flight")
-    earlier = "AND src_partition = %(src_partition)s AND src_offset < %(src_offset)s" if args.by_position else ""
-    write_row = sql.SQL(WRITE).format(
-        table=sql.Identifier(args.table),
-        columns=sql.SQL(", ").join(map(sql.Identifier, COLUMNS)),
-        values=sql.SQL(", ").join(map(sql.Placeholder, COLUMNS)),
-        earlier=sql.SQL(earlier),
-    )
-
-    def write(batch: DataFrame, _batch_id: int) -> None:
-        rows = batch.collect()
-        with psycopg.connect(args.postgres) as connection:
-            for row in rows:
-                connection.execute(write_row, row.asDict())
-
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-    query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()
-    query.awaitTermination()
+spark = spark_session("nth-flight")
+earlier = "AND src_partition = %(src_partition)s AND src_offset < %(src_offset)s" if args.by_position else ""
+write_row = sql.SQL(WRITE).format(
+    table=sql.Identifier(args.table),
+    columns=names(COLUMNS),
+    values=sql.SQL(", ").join(map(sql.Placeholder, COLUMNS)),
+    earlier=sql.SQL(earlier),
+)
 
 
-if __name__ == "__main__":
-    main()
+def write(batch: DataFrame, _batch_id: int) -> None:
+    rows = batch.collect()
+    with psycopg.connect(args.postgres) as connection:
+        for row in rows:
+            connection.execute(write_row, row.asDict())
+
+
+flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+run(flights, write, args.checkpoint)

@@ -6,23 +6,15 @@ Spark runs when the watermark has passed the minute.
 
 from __future__ import annotations
 
-import argparse
-
-from common import STATEFUL, plain_append, read_topic, spark_session
+from common import STATEFUL, appending, job_parser, read_topic, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from onceproof.sinks.postgres import PostgresAppend
-
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
+parser = job_parser(__doc__, naive=True, postgres=None, table="orders_paid")
 parser.add_argument("--topic", default="till", help="input topic: orders and payments in turns")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="orders_paid", help="table to append to")
-parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
 parser.add_argument("--no-data-batches", default="true", help="spark.sql.streaming.noDataMicroBatches.enabled")
 parser.add_argument("--trigger", help="processing-time trigger, for example '5 seconds'; default: as fast as possible")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+args = parser.parse_args()
 
 
 def with_payments(till: DataFrame) -> DataFrame:
@@ -44,21 +36,11 @@ def with_payments(till: DataFrame) -> DataFrame:
     return orders.join(payments, f.expr(soon), "leftOuter")
 
 
-def main() -> None:
-    args = parser.parse_args()
-    no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": args.no_data_batches}
-    spark = spark_session("orders-with-payments", STATEFUL | no_data)
-    rows = with_payments(read_topic(spark, args.kafka, args.topic))
-    sink = (
-        plain_append(args.postgres, args.table)
-        if args.naive
-        else PostgresAppend(args.postgres, args.table, pipeline="orders-with-payments", checkpoint=args.checkpoint)
-    )
-    writer = rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint)
-    if args.trigger is not None:
-        writer = writer.trigger(processingTime=args.trigger)
-    writer.start().awaitTermination()
-
-
-if __name__ == "__main__":
-    main()
+no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": args.no_data_batches}
+spark = spark_session("orders-with-payments", STATEFUL | no_data)
+rows = with_payments(read_topic(spark, args.kafka, args.topic))
+sink = appending(args, "orders-with-payments")
+writer = rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint)
+if args.trigger is not None:
+    writer = writer.trigger(processingTime=args.trigger)
+writer.start().awaitTermination()

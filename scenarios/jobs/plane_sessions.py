@@ -5,23 +5,15 @@ A session is over when the watermark has passed its end: only then its row is wr
 
 from __future__ import annotations
 
-import argparse
-
-from common import STATEFUL, departures, spark_session
+from common import STATEFUL, appending, departures, job_parser, run, spark_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from onceproof.sinks.postgres import PostgresAppend
-
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="plane_sessions", help="table to append to")
+parser = job_parser(__doc__, naive=True, topic="flights", postgres=None, table="plane_sessions")
 parser.add_argument(
     "--no-data-batches", action="store_true", help="run a batch without input when the watermark has moved"
 )
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+args = parser.parse_args()
 
 
 def sessions(flights: DataFrame) -> DataFrame:
@@ -41,18 +33,8 @@ def sessions(flights: DataFrame) -> DataFrame:
     )
 
 
-def main() -> None:
-    args = parser.parse_args()
-    no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": str(args.no_data_batches).lower()}
-    spark = spark_session("plane-sessions", STATEFUL | no_data)
-    sink = PostgresAppend(args.postgres, args.table, pipeline="plane-sessions", checkpoint=args.checkpoint)
-    rows = sessions(departures(spark, args.kafka, args.topic))
-
-    query = (
-        rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()
-    )
-    query.awaitTermination()
-
-
-if __name__ == "__main__":
-    main()
+no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": str(args.no_data_batches).lower()}
+spark = spark_session("plane-sessions", STATEFUL | no_data)
+sink = appending(args, "plane-sessions")
+rows = sessions(departures(spark, args.kafka, args.topic))
+run(rows, sink, args.checkpoint)

@@ -7,24 +7,19 @@ of lost attempts are never read. (Spark's own file sink works this way: a manife
 
 from __future__ import annotations
 
-import argparse
 import uuid
 from collections.abc import Iterable, Iterator
 
 import psycopg
-from common import departures
+from common import departures, job_parser, names, run
 from psycopg import sql
 from pyspark.sql import DataFrame, Row, SparkSession
 
 COLUMNS = ["src_partition", "src_offset", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay"]
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
-parser.add_argument("--table", default="departures", help="table to append to")
-parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+parser = job_parser(__doc__, topic="flights", postgres=None, table="departures")
 parser.add_argument("--master", help="where tasks run (default: where the environment says)")
+args = parser.parse_args()
 
 STAGE = """
     INSERT INTO staged (attempt, src_partition, src_offset, carrier, flight, tailnum, origin, dest, dep_delay)
@@ -32,35 +27,31 @@ STAGE = """
 """
 
 
-def main() -> None:
-    args = parser.parse_args()
-    builder = SparkSession.builder.appName("staged-partitions")
-    spark = (builder.master(args.master) if args.master else builder).getOrCreate()
-    postgres, stage_row = args.postgres, STAGE
-    columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
-    publish = sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM staged WHERE attempt = ANY(%s)").format(
-        table=sql.Identifier(args.table), columns=columns
-    )
-
-    def stage(rows: Iterable[Row]) -> Iterator[str]:
-        attempt = uuid.uuid4().hex
-        with psycopg.connect(postgres, autocommit=True) as connection:
-            for row in rows:
-                connection.execute(stage_row, (attempt, *row))
-        yield attempt
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        winners = batch.rdd.mapPartitions(stage).collect()
-        with psycopg.connect(postgres) as connection:
-            # The record first: it conflicts if the batch is already published, or a zombie is publishing it at this moment.
-            note = "INSERT INTO published (batch) VALUES (%s) ON CONFLICT DO NOTHING RETURNING batch"
-            if connection.execute(note, (batch_id,)).fetchone() is not None:
-                connection.execute(publish, (winners,))
-            connection.execute("DELETE FROM staged WHERE attempt = ANY(%s)", (winners,))
-
-    flights = departures(spark, args.kafka, args.topic).select(*COLUMNS)
-    flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start().awaitTermination()
+builder = SparkSession.builder.appName("staged-partitions")
+spark = (builder.master(args.master) if args.master else builder).getOrCreate()
+postgres, stage_row = args.postgres, STAGE
+publish = sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM staged WHERE attempt = ANY(%s)").format(
+    table=sql.Identifier(args.table), columns=names(COLUMNS)
+)
 
 
-if __name__ == "__main__":
-    main()
+def stage(rows: Iterable[Row]) -> Iterator[str]:
+    attempt = uuid.uuid4().hex
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for row in rows:
+            connection.execute(stage_row, (attempt, *row))
+    yield attempt
+
+
+def write(batch: DataFrame, batch_id: int) -> None:
+    winners = batch.rdd.mapPartitions(stage).collect()
+    with psycopg.connect(postgres) as connection:
+        # The record first: it conflicts if the batch is already published, or a zombie is publishing it at this moment.
+        note = "INSERT INTO published (batch) VALUES (%s) ON CONFLICT DO NOTHING RETURNING batch"
+        if connection.execute(note, (batch_id,)).fetchone() is not None:
+            connection.execute(publish, (winners,))
+        connection.execute("DELETE FROM staged WHERE attempt = ANY(%s)", (winners,))
+
+
+flights = departures(spark, args.kafka, args.topic).select(*COLUMNS)
+run(flights, write, args.checkpoint)

@@ -26,6 +26,7 @@ from onceproof.kinds.contract import Start, kind_of
 from onceproof.reports.html.files import reported
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.processes.owner import Owner
+from onceproof.stores.contract import make_ready
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def execute(execution: Execution, start: Start | None = None) -> None:
     kind = kind_of(execution.scenario)
     execution.begins()
     check_registry(execution.scenario, execution.here)
+    make_ready(execution.scenario)
     execution.phase("fetch")
     start = start or kind.fetch(execution.scenario, survey=execution.survey, profile=execution.profile)
     with attentive(), Owner() as owner, HistoryWriter(execution.directory.path) as writer:

@@ -25,7 +25,7 @@ COMMAND = """
 import sys, time
 from pathlib import Path
 import typer
-from onceproof.cli.output import Output, failing_well
+from onceproof.cli.output import failing_well
 from onceproof.stack.processes import owner as processes
 from onceproof.stack.processes.owner import Owner
 
@@ -39,7 +39,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 if sys.argv[2] == "patient":
     processes._CLOSE_GRACE_S = processes._GROUP_GRACE_S = 60.0
 try:
-    with failing_well(Output(False)):
+    with failing_well():
         with Owner("ending") as owner:
             service = owner.start("stubborn", [sys.executable, "-c", STUBBORN, sys.argv[1] + ".end"], log=Path(sys.argv[1]))
             while "up" not in service.log_tail():
@@ -145,14 +145,14 @@ def test_a_signal_that_other_code_swallowed_still_gives_exit_code_130() -> None:
     program = """
 import signal
 import typer
-from onceproof.cli.output import Output, failing_well
+from onceproof.cli.output import failing_well
 
 class Noisy:
     def __del__(self):  # Python ignores errors raised in a destructor
         signal.raise_signal(signal.SIGINT)
 
 try:
-    with failing_well(Output(False)):
+    with failing_well():
         noisy = Noisy()
         del noisy
 except typer.Exit as done:

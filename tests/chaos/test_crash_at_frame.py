@@ -14,6 +14,7 @@ from onceproof.instruments.proxy.frames import Frame
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.points import Point
+from onceproof.stores.frames import frames_of
 
 Problems = Callable[..., list[SpecProblem]]
 
@@ -68,15 +69,16 @@ def test_between_sinks_compares_only_the_other_outputs_of_the_query(
     )
     checkpoint = SimpleNamespace(queries=lambda: ["q", "another"])
     context: Any = SimpleNamespace(scenario=two, checkpoint=checkpoint, stack=SimpleNamespace(kafka=None))
-    monkeypatch.setattr("onceproof.chaos.crash_at_frame.undecided_topics", lambda _kafka: {"out", "elsewhere"})
-    assert _other_places(context, "q", frame(topics=["out"])) == {"table a", "table b"}
-    assert _other_places(context, "q", frame(topics=None)) == {"table a", "table b"}, (
+    monkeypatch.setattr("onceproof.stores.kafka.frames.undecided_topics", lambda _kafka: {"out", "elsewhere"})
+    kafka, postgres = frames_of("kafka"), frames_of("postgres")
+    assert _other_places(context, "q", kafka, frame(topics=["out"])) == {"table a", "table b"}
+    assert _other_places(context, "q", kafka, frame(topics=None)) == {"table a", "table b"}, (
         "EndTxn ends the transaction on the topics in which one is open"
     )
     insert = {"sql": "COMMIT", "transaction": ["INSERT INTO b VALUES (1)", "UPDATE a_progress SET x = 1"]}
-    assert _other_places(context, "q", frame(**insert)) == {"topic out", "table a"}
-    assert _other_places(context, "q", frame(sql="COMMIT", transaction=["SELECT f()"])) == {"topic out"}
-    assert _other_places(context, "another", frame(topics=["out"])) == {"table c"}
+    assert _other_places(context, "q", postgres, frame(**insert)) == {"topic out", "table a"}
+    assert _other_places(context, "q", postgres, frame(sql="COMMIT", transaction=["SELECT f()"])) == {"topic out"}
+    assert _other_places(context, "another", kafka, frame(topics=["out"])) == {"table c"}
 
 
 def test_commit_lost_is_refused(problems: Problems) -> None:

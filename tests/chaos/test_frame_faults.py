@@ -13,13 +13,14 @@ import pytest
 from onceproof.base.timeline import Timeline
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, SpecProblem, faults
-from onceproof.faults.frames import FrameSpec, StoppedFrame, prove_loss, why_not_applied
+from onceproof.faults.frames import StoppedFrame, prove_loss
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import Action, Board, Hit
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.frames import FrameSpec, frames_of
 
 LOST = {"fault": "lost-ack", "target": "postgres", "at": {"batch": 2, "point": "commit-unacknowledged"}}
 
@@ -197,5 +198,6 @@ def test_a_lost_answer_counts_only_if_the_request_was_certainly_applied(
     kind: str, xid: str | None, facts: dict[str, Any], reason: str | None
 ) -> None:
     frame = Frame(b"", kind)
-    why = why_not_applied(frame, Answer(b"", frame, facts), xid)
+    store = frames_of("kafka" if kind == "EndTxn" else "postgres")
+    why = store.why_not_applied(frame, Answer(b"", frame, facts), xid)
     assert (why is None) if reason is None else (why is not None and reason in why)

@@ -22,6 +22,7 @@ from onceproof.judge.verdict import judge
 from onceproof.reports.picture import files as picture_files
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load, resolved
+from onceproof.stack.amqp.broker import EmbeddedAmqp
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
@@ -40,7 +41,7 @@ Execute = Callable[..., tuple[Verdict, list[int]]]
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
     with Owner() as owner:
         log = tmp_path_factory.mktemp("amqp") / "amqp.log"
-        yield AmqpBroker.start(owner, log, components.ensure_amqp(progress=False))
+        yield AmqpBroker(EmbeddedAmqp.start(owner, log, components.ensure_amqp(progress=False)))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.data import open_dataset
 from onceproof.explore import minimal as minimal_module
 from onceproof.explore.minimal import Minimal
-from onceproof.explore.shrink import Executed, Shrink, Shrunk, Try, to_json
+from onceproof.explore.shrink import Executed, Shrink, Shrunk, TriedRemoval, to_json
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 from onceproof.scenario_files.checks import crosscheck
@@ -309,7 +309,7 @@ def test_the_text_and_the_exit_code_of_a_shrink(
     minimal: bool, interrupted: bool, confirmed: bool, code: int, text: str
 ) -> None:
     best = schedule(2, crash("c1", 1), names=("c1", "c2"))
-    tried = (Try("message 1", best, "held"), Try("message 1", best, "inconclusive: x"))
+    tried = (TriedRemoval("message 1", best, "held"), TriedRemoval("message 1", best, "inconclusive: x"))
     shrunk = Shrunk(best, 60, tried, minimal, "" if minimal else "60 executions were used up", interrupted)
     run = Path("r")
     done = Minimal(run, ("reordered",), schedule(200, crash("c1", 1)), shrunk, run / "m.yaml", run, confirmed, 12.0)
@@ -344,9 +344,9 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def shrink(at: int, ending: BaseException) -> Minimal:
         def once(executions: Any, scenario: Scenario, directory: Path, here: Path) -> None:
-            executions._number += 1
+            executions.number += 1
             directory.mkdir(parents=True)
-            if executions._number == at:
+            if executions.number == at:
                 raise ending
 
         nothing: dict[str, Any] = {

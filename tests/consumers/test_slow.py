@@ -15,7 +15,7 @@ from onceproof.chaos.consumers.slow import Slow, SlowSpec
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers.kafka import GroupQueues
 from onceproof.consumers.clients import kafka_group as kafka_client
-from onceproof.consumers.clients.contract import Client, Fenced, Lost
+from onceproof.consumers.clients.contract import AcknowledgementRefused, Client, Lost
 from onceproof.consumers.faults import StepDone
 from onceproof.consumers.layout import Message, assign_ranges
 from onceproof.consumers.slow_consumers import SlowConsumers
@@ -162,13 +162,13 @@ def test_only_the_slow_consumer_has_a_short_poll_interval() -> None:
 )
 def test_a_refused_acknowledgement_is_reported_differently_from_a_lost_one(code: int, fields: dict[str, bool]) -> None:
     failed = kafka_client.as_lost(KafkaException(KafkaError(code)))
-    assert isinstance(failed, Fenced) is ("fenced" in fields) and isinstance(failed, Lost)
+    assert isinstance(failed, AcknowledgementRefused) is ("fenced" in fields) and isinstance(failed, Lost)
 
-    class Source:
+    class MessageSource:
         def acknowledge(self, _taken: object) -> None:
             raise failed
 
-    source: Any = Source()
+    source: Any = MessageSource()
     effect: Any = None
     taken: Any = SimpleNamespace(message="m3")
     did = Worker(Client(source, effect), "after-effect", "again").do("acknowledge", taken)

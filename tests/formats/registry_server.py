@@ -1,6 +1,6 @@
 """A small server that answers like a schema registry: Confluent's REST interface on loopback, as far as the tests need it.
 
-No registry that runs without containers can be installed, so the client is tried against this one only.
+It starts at once. `test_registry_real` tries the client against Apicurio, a real registry.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class RegistryServer:
     credentials: tuple[str, str] | None = None
     refuses: bool = False
     """Whether each new schema is incompatible with the one before."""
+    invalid: bool = False
+    """Whether each new schema is none to this server."""
     requests: list[str] = field(default_factory=list)
 
     def add(self, subject: str, schema: str, kind: str = "AVRO", references: list[dict[str, Any]] | None = None) -> int:
@@ -48,6 +50,8 @@ class RegistryServer:
                 return 404, {"error_code": 40403, "message": "Schema not found"}
             return 200, self.schemas[number - 1]
         if parts[0] == "subjects" and parts[2] == "versions" and method == "POST":
+            if self.invalid:
+                return 422, {"error_code": 42201, "message": "Invalid schema"}
             if self.refuses:
                 return 409, {
                     "error_code": 409,

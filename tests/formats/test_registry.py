@@ -97,6 +97,13 @@ def test_an_incompatible_schema_is_refused(server: RegistryServer, tmp_path: Pat
     assert "READER_FIELD_MISSING" in found.value.message and found.value.exit_code == 4
 
 
+def test_a_schema_that_the_registry_does_not_understand_is_refused(server: RegistryServer, tmp_path: Path) -> None:
+    server.invalid = True
+    with pytest.raises(EnvironmentProblem, match=r"refuses the schema for .*: Invalid schema") as found:
+        Encoder(settings(server, schema=file(tmp_path, "new.avsc", NEW)), {}, "orders").register()
+    assert found.value.hint is not None and "correct the schema" in found.value.hint
+
+
 def test_a_registry_that_is_away_or_another_server(server: RegistryServer) -> None:
     with registry_server() as gone:
         away = Access(gone.url)

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from onceproof.faults.evidence.item import Evidence
-from onceproof.faults.job import Job, Query, Sink
+from onceproof.faults.job import Job, Query
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
 from onceproof.qualify import session
 from onceproof.qualify.cells import Cell, cells
-from onceproof.qualify.schedule import Step, step
+from onceproof.qualify.schedule import RunStep, step
 from onceproof.qualify.session import Session, begin, resume
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
+from onceproof.stores.frames import Sink
 
 from .made_up import PATH, MadeUpRuns, Quiet
 
@@ -47,7 +48,7 @@ def matrix(job: Job, upsert: Scenario) -> list[Cell]:
 
 
 @pytest.fixture
-def three(matrix: list[Cell]) -> Step:
+def three(matrix: list[Cell]) -> RunStep:
     """The first three cells of the matrix in one run, at batches 2, 4 and 6."""
     return step(matrix[:3], {"flights": 6000})
 
@@ -57,7 +58,7 @@ def verdict_on() -> Callable[..., Verdict]:
     """Builds the verdict on a run: ``missed`` faults, and ``found`` as anomaly -> batch -> number of effects."""
 
     def build(
-        ran: Step,
+        ran: RunStep,
         *,
         missed: tuple[int, ...] = (),
         found: Mapping[str, Mapping[int, int]] | None = None,
@@ -105,7 +106,7 @@ def verdict_on() -> Callable[..., Verdict]:
 
 
 @pytest.fixture
-def alone() -> Callable[[Step], Step]:
+def alone() -> Callable[[RunStep], RunStep]:
     """Returns a run of only the first cell of a step."""
     return lambda ran: step([replace(ran.cells[0], alone=True)], {"flights": 6000})
 

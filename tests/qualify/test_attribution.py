@@ -6,26 +6,26 @@ from dataclasses import replace
 from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import Outcome, Verdict, Witness
 from onceproof.qualify.attribution import attribute, unclaimed
-from onceproof.qualify.cells import State
-from onceproof.qualify.schedule import Step
+from onceproof.qualify.cells import CellState
+from onceproof.qualify.schedule import RunStep
 
 On = Callable[..., Verdict]
 GATE = {0: "checkpoint", 1: "checkpoint", 2: "checkpoint"}
 
 
-def test_every_cell_of_a_run_that_held_is_held(three: Step, verdict_on: On) -> None:
+def test_every_cell_of_a_run_that_held_is_held(three: RunStep, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three), GATE, "runs/x")
-    assert [(c.state, c.verdict) for c in cells] == [(State.EXERCISED, Outcome.HELD)] * 3
+    assert [(c.state, c.verdict) for c in cells] == [(CellState.EXERCISED, Outcome.HELD)] * 3
     assert all(c.runs == ("runs/x",) and c.evidence for c in cells)
 
 
-def test_a_window_is_the_struck_batch_and_the_next_one(three: Step, verdict_on: On) -> None:
+def test_a_window_is_the_struck_batch_and_the_next_one(three: RunStep, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"duplicate": {4: 30, 5: 2}, "lost-write": {7: 1}}), GATE, "r")
     assert [c.verdict for c in cells[:2]] == [Outcome.HELD, Outcome.VIOLATED]
     assert cells[1].anomalies == {"duplicate": 32}
 
 
-def test_a_finding_after_a_violated_window_needs_a_run_alone(three: Step, verdict_on: On) -> None:
+def test_a_finding_after_a_violated_window_needs_a_run_alone(three: RunStep, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 3, 6: 3}}), GATE, "r")
     assert [(c.verdict, c.alone) for c in cells] == [(Outcome.VIOLATED, False), (None, True), (None, True)]
     assert "batch 2 of the shared run was violated before this fault" in str(cells[1].why)
@@ -38,7 +38,7 @@ def test_a_finding_after_a_violated_window_needs_a_run_alone(three: Step, verdic
 
 
 def test_a_violated_shared_run_stays_violated_if_its_cells_hold_alone(
-    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+    three: RunStep, verdict_on: On, alone: Callable[[RunStep], RunStep]
 ) -> None:
     verdict = verdict_on(three, missed=(0,), found={"lost-write": {2: 4}})
     shared = attribute(three, verdict, GATE, "r")
@@ -52,57 +52,59 @@ def test_a_violated_shared_run_stays_violated_if_its_cells_hold_alone(
     assert unclaimed([other, *shared[1:]], {"r": verdict}) == {"r": {"lost-write": 4}}
 
 
-def test_effects_of_an_unknown_batch_may_belong_to_any_cell(three: Step, verdict_on: On) -> None:
+def test_effects_of_an_unknown_batch_may_belong_to_any_cell(three: RunStep, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"duplicate": {4: 30}}, unplaced=5), GATE, "r")
     assert [c.verdict for c in cells] == [None, Outcome.VIOLATED, None]
     assert [(c.state, c.alone) for c in cells] == [
-        (State.PENDING, True),
-        (State.EXERCISED, False),
-        (State.PENDING, True),
+        (CellState.PENDING, True),
+        (CellState.EXERCISED, False),
+        (CellState.PENDING, True),
     ]
     assert cells[0].why == "the batch of 5 rows with duplicate in last_seen is not known"
 
 
-def test_a_finding_before_the_first_fault_lies_in_no_window(three: Step, verdict_on: On) -> None:
+def test_a_finding_before_the_first_fault_lies_in_no_window(three: RunStep, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"duplicate": {1: 3}}), GATE, "r")
-    assert all(c.state is State.PENDING and c.alone for c in cells)
+    assert all(c.state is CellState.PENDING and c.alone for c in cells)
     assert "before the first fault" in str(cells[0].why)
 
 
-def test_a_fault_that_missed_gets_one_run_alone(three: Step, verdict_on: On, alone: Callable[[Step], Step]) -> None:
+def test_a_fault_that_missed_gets_one_run_alone(
+    three: RunStep, verdict_on: On, alone: Callable[[RunStep], RunStep]
+) -> None:
     cells = attribute(three, verdict_on(three, missed=(0,)), GATE, "r")
-    assert (cells[0].state, cells[0].alone, cells[0].verdict) == (State.PENDING, True, None)
+    assert (cells[0].state, cells[0].alone, cells[0].verdict) == (CellState.PENDING, True, None)
     assert [c.verdict for c in cells[1:]] == [Outcome.HELD, Outcome.HELD]
     own = alone(three)
     (again,) = attribute(own, verdict_on(own, missed=(0,)), GATE, "s")
-    assert (again.state, again.verdict) == (State.NOT_REACHED, None)
+    assert (again.state, again.verdict) == (CellState.NOT_REACHED, None)
     assert again.why == "it was put in place, and is not proven to have hit: it was seen"
 
 
-def test_a_run_with_inconclusive_batches_decides_no_cell(three: Step, verdict_on: On) -> None:
+def test_a_run_with_inconclusive_batches_decides_no_cell(three: RunStep, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, conclusive=False), GATE, "r")
-    assert all(c.state is State.PENDING and c.alone for c in cells)
+    assert all(c.state is CellState.PENDING and c.alone for c in cells)
 
 
 def test_all_findings_of_a_run_alone_belong_to_its_cell(
-    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+    three: RunStep, verdict_on: On, alone: Callable[[RunStep], RunStep]
 ) -> None:
     own = alone(three)
     (cell,) = attribute(own, verdict_on(own, found={"duplicate": {2: 4}}, unplaced=5), GATE, "r")
-    assert (cell.state, cell.verdict, cell.anomalies) == (State.EXERCISED, Outcome.VIOLATED, {"duplicate": 9})
+    assert (cell.state, cell.verdict, cell.anomalies) == (CellState.EXERCISED, Outcome.VIOLATED, {"duplicate": 9})
     (unproven,) = attribute(own, verdict_on(own, missed=(0,), found={"lost-write": {2: 4}}), GATE, "r")
-    assert (unproven.state, unproven.verdict) == (State.NOT_REACHED, Outcome.VIOLATED)
+    assert (unproven.state, unproven.verdict) == (CellState.NOT_REACHED, Outcome.VIOLATED)
     (unclear,) = attribute(own, verdict_on(own, conclusive=False), GATE, "r")
-    assert (unclear.state, unclear.verdict, unclear.why) == (State.EXERCISED, Outcome.INCONCLUSIVE, "first reason")
+    assert (unclear.state, unclear.verdict, unclear.why) == (CellState.EXERCISED, Outcome.INCONCLUSIVE, "first reason")
 
 
-def test_a_point_that_only_the_watcher_saw_is_approximate(three: Step, verdict_on: On) -> None:
+def test_a_point_that_only_the_watcher_saw_is_approximate(three: RunStep, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three), {**GATE, 1: "watcher"}, "r")
-    assert [c.state for c in cells] == [State.EXERCISED, State.APPROXIMATE, State.EXERCISED]
+    assert [c.state for c in cells] == [CellState.EXERCISED, CellState.APPROXIMATE, CellState.EXERCISED]
 
 
 def test_the_reason_of_a_miss_holds_all_of_its_evidence(
-    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+    three: RunStep, verdict_on: On, alone: Callable[[RunStep], RunStep]
 ) -> None:
     own = alone(three)
     verdict = verdict_on(own, missed=(0,))
@@ -114,7 +116,7 @@ def test_the_reason_of_a_miss_holds_all_of_its_evidence(
 
 
 def test_a_cell_keeps_what_its_shared_run_showed_until_a_run_alone_decides(
-    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+    three: RunStep, verdict_on: On, alone: Callable[[RunStep], RunStep]
 ) -> None:
     titles = [cell.title() for cell in three.cells]
     after_damage = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 5}}), GATE, "r")
@@ -133,7 +135,7 @@ def test_a_cell_keeps_what_its_shared_run_showed_until_a_run_alone_decides(
     assert again.shared == shared, "an inconclusive run does not take back the finding"
 
 
-def test_a_cell_shows_only_witnesses_of_its_own_batches(three: Step, verdict_on: On) -> None:
+def test_a_cell_shows_only_witnesses_of_its_own_batches(three: RunStep, verdict_on: On) -> None:
     verdict = verdict_on(three, found={"duplicate": {2: 1, 4: 1, 6: 1}})
     rows = (
         Witness({"id": 1}, "so", batch=2, positions=("t xid 1", "t xid 2")),

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from onceproof.faults.contract import faults
-from onceproof.faults.job import Job, Query, Sink, at_commit, at_frames
+from onceproof.faults.job import Job, Query, at_commit, at_frames
 from onceproof.judge.findings import Outcome
-from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, outcome
+from onceproof.qualify.cells import SOME_BATCH, Cell, CellState, cells, outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
+from onceproof.stores.frames import Sink
 
 from .conftest import TABLE
 
@@ -66,13 +67,13 @@ def test_every_cell_offered_is_a_valid_fault_of_its_kind(matrix: list[Cell], ups
 def test_a_fault_that_needs_control_of_a_service_is_n_a_where_the_stack_gives_none(upsert: Scenario) -> None:
     job = Job((Query("last_seen", 6),), (TABLE,))
 
-    def of_server(controlled: frozenset[str] | None) -> list[tuple[State, str | None]]:
+    def of_server(controlled: frozenset[str] | None) -> list[tuple[CellState, str | None]]:
         found = cells(job, upsert, controlled=controlled)
         return [(cell.state, cell.why) for cell in found if (cell.kind, cell.target) == ("crash", "postgres")]
 
-    assert [state for state, _ in of_server(None)] == [State.PENDING]
+    assert [state for state, _ in of_server(None)] == [CellState.PENDING]
     assert of_server(frozenset({"Postgres"})) == of_server(None)
-    assert of_server(frozenset()) == [(State.N_A, "it needs control of Postgres")]
+    assert of_server(frozenset()) == [(CellState.N_A, "it needs control of Postgres")]
     sessions = [cell for cell in cells(job, upsert, controlled=frozenset()) if cell.target == "postgres-backend"]
     assert [cell.reachable for cell in sessions] == [True], "a session can be ended without control of the server"
 
@@ -81,15 +82,15 @@ def test_cells_of_an_output_without_a_known_commit_are_not_reached(upsert: Scena
     why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
     found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)
     lost = [cell for cell in found if cell.point is Point.COMMIT_LOST and cell.kind == "lost-request"]
-    assert [(cell.state, cell.why) for cell in lost] == [(State.NOT_REACHED, why)]
-    assert outcome(replace(c, **HELD) if c.state is State.PENDING else c for c in found) is Outcome.INCONCLUSIVE  # type: ignore[arg-type]
+    assert [(cell.state, cell.why) for cell in lost] == [(CellState.NOT_REACHED, why)]
+    assert outcome(replace(c, **HELD) if c.state is CellState.PENDING else c for c in found) is Outcome.INCONCLUSIVE  # type: ignore[arg-type]
     with_audit = cells(Job((Query("last_seen", 6),), (TABLE,), {"audit": "output audit: no COMMIT was seen"}), upsert)
     for kind in ("lost-ack", "lost-request", "reject", "crash-at-frame"):
         titles = [c.title() for c in with_audit if c.kind == kind and c.why == "output audit: no COMMIT was seen"]
         assert titles and all(title.endswith("(output audit)") for title in titles), kind
-        assert any(c.kind == kind and c.state is State.PENDING for c in with_audit)
+        assert any(c.kind == kind and c.state is CellState.PENDING for c in with_audit)
     between = [c.state for c in with_audit if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
-    assert between == [State.NOT_REACHED], "there are two sinks, and the commit of one is unknown"
+    assert between == [CellState.NOT_REACHED], "there are two sinks, and the commit of one is unknown"
     assert len({cell.name for cell in with_audit}) == len(with_audit)
 
 
@@ -107,7 +108,7 @@ def test_state_and_parked_sinks_make_their_points_reachable(upsert: Scenario) ->
 def test_a_job_that_bypasses_the_checkpoint_file_system_has_no_cell_before_the_offset_log(upsert: Scenario) -> None:
     found = cells(Job((Query("last_seen", 6, waits=False),), ()), upsert)
     (before,) = [c for c in found if c.kind == "crash" and c.point is Point.BEFORE_OFFSET_LOG]
-    assert before.state is State.N_A and "through onceproof's checkpoint file system" in str(before.why)
+    assert before.state is CellState.N_A and "through onceproof's checkpoint file system" in str(before.why)
 
 
 def test_each_of_several_queries_has_cells_that_name_it() -> None:
@@ -128,20 +129,20 @@ def test_a_cell_round_trips_through_json(matrix: list[Cell]) -> None:
         assert Cell.from_json(json.loads(json.dumps(cell.to_json(), default=str))) == cell
 
 
-HELD = {"state": State.EXERCISED, "verdict": Outcome.HELD}
+HELD = {"state": CellState.EXERCISED, "verdict": Outcome.HELD}
 
 
 @pytest.mark.parametrize(
     ("changed", "wanted"),
     [
         ({}, Outcome.HELD),
-        ({"state": State.APPROXIMATE}, Outcome.HELD),
+        ({"state": CellState.APPROXIMATE}, Outcome.HELD),
         ({"verdict": Outcome.INCONCLUSIVE}, Outcome.INCONCLUSIVE),
-        ({"state": State.NOT_REACHED, "verdict": None}, Outcome.INCONCLUSIVE),
-        ({"state": State.PENDING, "verdict": None}, Outcome.INCONCLUSIVE),
+        ({"state": CellState.NOT_REACHED, "verdict": None}, Outcome.INCONCLUSIVE),
+        ({"state": CellState.PENDING, "verdict": None}, Outcome.INCONCLUSIVE),
         ({"verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
-        ({"state": State.NOT_REACHED, "verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
-        ({"state": State.N_A, "verdict": None}, Outcome.HELD),
+        ({"state": CellState.NOT_REACHED, "verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
+        ({"state": CellState.N_A, "verdict": None}, Outcome.HELD),
     ],
 )
 def test_one_cell_decides_the_outcome_of_the_matrix(
@@ -152,7 +153,7 @@ def test_one_cell_decides_the_outcome_of_the_matrix(
 
 
 def test_a_matrix_with_nothing_reachable_proves_nothing(matrix: list[Cell]) -> None:
-    assert outcome([replace(cell, state=State.N_A) for cell in matrix]) is Outcome.INCONCLUSIVE
+    assert outcome([replace(cell, state=CellState.N_A) for cell in matrix]) is Outcome.INCONCLUSIVE
 
 
 def test_a_batch_with_two_sinks_has_a_point_between_them(upsert: Scenario) -> None:
@@ -166,7 +167,7 @@ def test_a_batch_with_two_sinks_has_a_point_between_them(upsert: Scenario) -> No
     assert between.fault(2)["frame"] == {"transaction": "b"}
     alone = cells(Job((Query("q", 6),), sinks[:1]), upsert)
     (none,) = [c for c in alone if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
-    assert (none.state, none.why) == (State.N_A, "its batches write to a single sink")
+    assert (none.state, none.why) == (CellState.N_A, "its batches write to a single sink")
 
 
 def test_two_queries_with_a_sink_each_share_no_commit() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from onceproof.judge.findings import Verdict, Witness
 from onceproof.qualify.attribution import attribute
 from onceproof.qualify.finished_run import with_witness_per_batch
-from onceproof.qualify.schedule import Step
+from onceproof.qualify.schedule import RunStep
 
 
 def row(identity: int, batch: int | None) -> Witness:
@@ -18,7 +18,7 @@ def row(identity: int, batch: int | None) -> Witness:
 
 
 def test_a_cell_shows_a_row_from_the_witness_file_if_the_verdict_has_none_of_its_batch(
-    three: Step, verdict_on: Callable[..., Verdict], tmp_path: Path
+    three: RunStep, verdict_on: Callable[..., Verdict], tmp_path: Path
 ) -> None:
     (tmp_path / "witnesses").mkdir()
     file = tmp_path / "witnesses" / "duplicate-last_seen.jsonl"
@@ -39,7 +39,7 @@ def test_a_cell_shows_a_row_from_the_witness_file_if_the_verdict_has_none_of_its
 
 
 def test_a_finding_without_a_witness_file_is_unchanged(
-    three: Step, verdict_on: Callable[..., Verdict], tmp_path: Path
+    three: RunStep, verdict_on: Callable[..., Verdict], tmp_path: Path
 ) -> None:
     verdict = verdict_on(three, found={"duplicate": {2: 40, 4: 2}})
     assert with_witness_per_batch(verdict, tmp_path) == verdict

@@ -15,7 +15,7 @@ from onceproof.judge.anomalies import anomalies, anomaly
 from onceproof.judge.checker import INPUT
 from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
-from onceproof.qualify.cells import State
+from onceproof.qualify.cells import CellState
 from onceproof.qualify.strongest import DELIVERIES
 from onceproof.stores.contract import systems
 
@@ -108,7 +108,7 @@ def test_the_statement_claims_no_more_than_was_exercised(work: Callable[..., Any
     assert matrix.statement(nothing) == (
         "no cell of the matrix applies to this job: no fault was tried, and nothing is claimed"
     )
-    unproven = replace(result.cells[0], state=State.NOT_REACHED, verdict=Outcome.VIOLATED)
+    unproven = replace(result.cells[0], state=CellState.NOT_REACHED, verdict=Outcome.VIOLATED)
     some = replace(result, cells=(unproven,), strongest=None)
     assert matrix.statement(some) == (
         "none of 1 reachable cell was exercised, so nothing is claimed; "

@@ -12,7 +12,7 @@ from onceproof.cli.output import Output
 from onceproof.faults.job import Job
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix, session
-from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.console import ProgressOnConsole
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
@@ -53,12 +53,12 @@ def test_a_duplicate_of_a_plain_append_is_found_in_the_window_of_its_fault(
     assert result.outcome is Outcome.VIOLATED, text
     appended, planned = (next(cell for cell in result.cells if cell.name == name) for name in TWO)
     assert (appended.state, appended.verdict, list(appended.anomalies)) == (
-        State.EXERCISED,
+        CellState.EXERCISED,
         Outcome.VIOLATED,
         ["duplicate"],
     ), text
     assert appended.outputs == ("departures_table",)
-    assert (planned.state, planned.verdict) == (State.EXERCISED, Outcome.HELD), text
+    assert (planned.state, planned.verdict) == (CellState.EXERCISED, Outcome.HELD), text
     assert appended.runs == planned.runs, "they shared one run"
     assert result.strongest is not None and result.strongest.delivery == "at-least-once"
     assert [spec.at.point for spec in load(directory.cells / f"{TWO[0]}.yaml").chaos] == ["after-sink-commit"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Outcome, Verdict
-from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.schedule import (
     APART,
     MOST,
@@ -46,7 +46,7 @@ def test_cells_share_a_run_unless_they_need_one_alone() -> None:
     rows = {"a": 6000}
     chosen = next_step(cells, rows, pace=PACE, left_s=1e6)
     assert chosen is not None and [c.name for c in chosen.cells] == ["crash-0", "crash-2", "crash-3"]
-    rest = [cells[1], *(replace(c, state=State.EXERCISED) for c in chosen.cells)]
+    rest = [cells[1], *(replace(c, state=CellState.EXERCISED) for c in chosen.cells)]
     last = next_step(rest, rows, pace=PACE, left_s=1e6)
     assert last is not None and [c.name for c in last.cells] == ["crash-1"] and not last.shared
 
@@ -75,7 +75,7 @@ def test_a_quicker_fault_uses_the_rest_of_the_budget() -> None:
 
 
 def test_without_pending_cells_there_is_no_next_run() -> None:
-    done = [replace(cell, state=State.EXERCISED) for cell in pending(2)]
+    done = [replace(cell, state=CellState.EXERCISED) for cell in pending(2)]
     assert next_step(done, {"a": 6000}, pace=PACE, left_s=1e6) is None
 
 
@@ -104,20 +104,22 @@ def test_a_cell_whose_batch_had_nothing_in_danger_is_tried_at_another_batch() ->
     (cell,) = pending(1)
     struck = []
     for number in range(MOST_EMPTY):
-        assert cell.state is State.PENDING
+        assert cell.state is CellState.PENDING
         alone = step([cell], {"in": 6000})
         struck.append(alone.batches[0])
-        missed = replace(cell, state=State.NOT_REACHED, alone=True, why="it fired and did not hit", runs=(str(number),))
+        missed = replace(
+            cell, state=CellState.NOT_REACHED, alone=True, why="it fired and did not hit", runs=(str(number),)
+        )
         verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(fault(alone.batches[0], "killed", EMPTY),))
         (cell,) = retry_where_nothing_was_in_danger(alone, [missed], verdict)
     assert struck == [2, 3, 4], "another batch each time"
-    assert cell.state is State.NOT_REACHED and cell.empty == (2, 3, 4)
+    assert cell.state is CellState.NOT_REACHED and cell.empty == (2, 3, 4)
     assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
 
 
 @pytest.mark.parametrize("report", [fault(2, "the driver was not killed"), fault(2, "batch 2 wrote", hit=True)])
 def test_a_cell_that_missed_for_another_reason_or_hit_is_unchanged(report: FaultReport) -> None:
     (cell,) = pending(1)
-    tried = replace(cell, state=State.NOT_REACHED, alone=True)
+    tried = replace(cell, state=CellState.NOT_REACHED, alone=True)
     verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(report,))
     assert retry_where_nothing_was_in_danger(step([cell], {"in": 6000}), [tried], verdict) == [tried]

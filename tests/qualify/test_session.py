@@ -14,7 +14,7 @@ import pytest
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, ServiceFailed, UsageError
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix
-from onceproof.qualify.cells import State
+from onceproof.qualify.cells import CellState
 from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.session import begin, resume
 from onceproof.scenario_files.load import find, load
@@ -30,7 +30,7 @@ def test_every_cell_is_decided_and_the_state_is_stored(work: Callable[..., Any],
         "all cells shared a run"
     )
     assert len(names) == result.progress.steps
-    assert {c.state for c in result.cells} == {State.EXERCISED, State.N_A}
+    assert {c.state for c in result.cells} == {CellState.EXERCISED, CellState.N_A}
     assert result.strongest.delivery == "effectively-once"
     assert not result.unfinished and result.progress.replaced == 1
     directory, stored = Directory.open(result.directory.path)
@@ -53,7 +53,7 @@ def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], runs:
     (alone,) = [file for file in runs.files if "-faults" not in file.name]
     assert alone.name.endswith("-crash-driver-before-offset-log.yaml")
     assert load(result.directory.cells / "crash-driver-before-offset-log.yaml").chaos == load(alone).chaos
-    (missed,) = [c for c in result.cells if c.state is State.NOT_REACHED]
+    (missed,) = [c for c in result.cells if c.state is CellState.NOT_REACHED]
     assert (
         missed.name == "crash-driver-before-offset-log"
         and missed.why == "it was put in place, and is not proven to have hit"
@@ -65,7 +65,7 @@ def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], runs:
 def test_a_qualification_that_its_budget_ended_can_be_continued(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     result = work(budget_s=80)
     exercised = [c for c in result.cells if c.exercised]
-    left = [c for c in result.cells if c.state is State.NOT_REACHED]
+    left = [c for c in result.cells if c.state is CellState.NOT_REACHED]
     assert exercised and left and result.unfinished
     assert result.outcome is Outcome.INCONCLUSIVE
     assert left[0].why == "not tried: the budget of 1:20 was used up"
@@ -148,7 +148,7 @@ def test_cells_that_hit_in_a_violated_run_are_violated_until_a_run_alone_decides
     result = work(budget_s=600)
     struck = [c for c in result.cells if c.runs]
     assert len(struck) > 1 and len(runs.files) == 2
-    assert {(c.state, c.verdict, c.together) for c in struck} == {(State.EXERCISED, Outcome.VIOLATED, True)}
+    assert {(c.state, c.verdict, c.together) for c in struck} == {(CellState.EXERCISED, Outcome.VIOLATED, True)}
     assert (result.outcome, result.unclaimed) == (Outcome.VIOLATED, {})
     message = matrix.statement(result)
     counts = (
@@ -164,7 +164,7 @@ def test_cells_that_hit_in_a_violated_run_are_violated_until_a_run_alone_decides
     assert first["not_separated_from"] == [c.title() for c in struck[1:]] and first["repeat_was_run"] is False
     assert load(result.directory.cells / f"{struck[0].name}.yaml").chaos, "its command can be run"
     assert any(
-        c.state is State.NOT_REACHED and c.why == "not tried: the budget of 10:00 was used up" for c in result.cells
+        c.state is CellState.NOT_REACHED and c.why == "not tried: the budget of 10:00 was used up" for c in result.cells
     )
     _, stored = Directory.open(result.directory.path)
     assert stored == result.progress and stored.cells[0].shared is not None
@@ -180,7 +180,7 @@ def test_a_run_alone_that_misses_does_not_take_back_the_violation_of_a_shared_ru
     runs.missing_alone = {"crash after-sink-commit"}
     result = work()
     (cell,) = [c for c in result.cells if c.name == "crash-driver-after-sink-commit"]
-    assert (cell.state, cell.verdict, cell.together) == (State.EXERCISED, Outcome.VIOLATED, True)
+    assert (cell.state, cell.verdict, cell.together) == (CellState.EXERCISED, Outcome.VIOLATED, True)
     assert str(cell.why).endswith("alone, it was put in place, and is not proven to have hit")
     assert result.unclaimed == {}
     assert "violated together with others" in matrix.statement(result)
@@ -191,7 +191,7 @@ def test_a_cell_that_was_not_tried_names_the_time_needed_and_the_time_left(
 ) -> None:
     runs.seconds = 40.0
     result = work(budget_s=150)
-    why = {c.why for c in result.cells if c.state is State.NOT_REACHED}
+    why = {c.why for c in result.cells if c.state is CellState.NOT_REACHED}
     assert why == {
         "not tried: the shortest run that remains needs about 0:58, more than the 0:40 left of the budget of 2:30"
     }
@@ -245,7 +245,11 @@ def test_a_cell_whose_run_the_budget_cut_off_is_tried_again(work: Callable[..., 
     runs.stuck, runs.slow = {number}, {number: 600.0}
     result = work()
     (cut,) = [cell for cell in result.progress.cells if cell.name == "crash-driver-before-offset-log"]
-    assert (cut.state, cut.verdict, cut.why) == (State.PENDING, None, "the budget ended its run before it had drained")
+    assert (cut.state, cut.verdict, cut.why) == (
+        CellState.PENDING,
+        None,
+        "the budget ended its run before it had drained",
+    )
     assert result.unfinished
     runs.missing = set()
     assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
@@ -255,7 +259,7 @@ def test_cells_whose_shared_run_the_budget_cut_off_are_not_reached(work: Callabl
     runs.cut, runs.slow = {2}, {2: 600.0}
     result = work()
     struck = [c for c in result.cells if c.runs]
-    assert len(struck) > 1 and {c.state for c in struck} == {State.NOT_REACHED}
+    assert len(struck) > 1 and {c.state for c in struck} == {CellState.NOT_REACHED}
     (why,) = {c.why for c in struck}
     used_up = "no further run was made: the budget of 10:00 was used up"
     assert why == f"{used_up} (the budget ended its run before it had drained)"
@@ -317,7 +321,7 @@ def test_the_result_is_what_the_command_reported_and_not_held_before_the_end(wor
     stored = Directory.open(result.directory.path)[1]
     assert stored.outcome == result.outcome.value and stored.result() is result.outcome
     assert replace(stored, outcome="violated").result() is Outcome.VIOLATED, "a run that no cell explains was violated"
-    held = tuple(replace(cell, state=State.EXERCISED, verdict=Outcome.HELD, anomalies={}) for cell in stored.cells)
+    held = tuple(replace(cell, state=CellState.EXERCISED, verdict=Outcome.HELD, anomalies={}) for cell in stored.cells)
     assert replace(stored, cells=held, outcome=None, ended="done").result() is Outcome.HELD
     assert replace(stored, cells=held, outcome=None, ended=None).result() is Outcome.INCONCLUSIVE
 

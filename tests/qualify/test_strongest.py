@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
-from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.strongest import strongest
 from onceproof.qualify.unclear import unclear
 from onceproof.scenario.model import Scenario
@@ -132,6 +132,6 @@ def test_reasons_why_a_run_proves_nothing(
 def test_an_inconclusive_cell_is_one_doubt_not_a_second_one_of_its_run(
     upsert: Scenario, tmp_path: Path, matrix: list[Cell]
 ) -> None:
-    done = {"state": State.EXERCISED, "verdict": Outcome.INCONCLUSIVE, "why": "no oracle", "runs": ("s", "r")}
+    done = {"state": CellState.EXERCISED, "verdict": Outcome.INCONCLUSIVE, "why": "no oracle", "runs": ("s", "r")}
     cell = replace(matrix[0], **done)  # type: ignore[arg-type]
     assert unclear([cell], {"r": ended(judged=False)}, tmp_path, upsert) == [f"{cell.title()}: no oracle"]

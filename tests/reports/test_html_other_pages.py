@@ -18,8 +18,8 @@ from onceproof.cli.run import report_files
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import page as qualification_page
-from onceproof.qualify.cells import Cell, Shared, State
-from onceproof.qualify.directory import Directory, Progress
+from onceproof.qualify.cells import Cell, CellState, Shared
+from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.reports.comparison import Kind, compare_runs
 from onceproof.reports.html import comparison_page
 from onceproof.scenario.points import Point
@@ -34,7 +34,7 @@ CELLS = (
         Point.AFTER_SINK_COMMIT,
         {"target": "driver"},
         words=f"COMMIT of {SCRIPT}",
-        state=State.EXERCISED,
+        state=CellState.EXERCISED,
         verdict=Outcome.VIOLATED,
         anomalies={"duplicate": 1986},
         outputs=("rows",),
@@ -44,11 +44,13 @@ CELLS = (
         shared=Shared("runs/a", "why", True, (SCRIPT,)),
         runs=("runs/a", "runs/b", "../../etc"),
     ),
-    Cell("crash-driver-after-offset-log", "crash", Point.AFTER_OFFSET_LOG, {"target": "driver"}, "flights", verdict=Outcome.HELD, state=State.EXERCISED, runs=("runs/a",)),
-    Cell("lost-ack", "lost-ack", Point.COMMIT_UNACKNOWLEDGED, state=State.NOT_REACHED, why="it never came"),
-    Cell("reject", "reject", Point.COMMIT_LOST, state=State.N_A, why="no sink of that kind"),
+    Cell("crash-driver-after-offset-log", "crash", Point.AFTER_OFFSET_LOG, {"target": "driver"}, "flights", verdict=Outcome.HELD, state=CellState.EXERCISED, runs=("runs/a",)),
+    Cell("lost-ack", "lost-ack", Point.COMMIT_UNACKNOWLEDGED, state=CellState.NOT_REACHED, why="it never came"),
+    Cell("reject", "reject", Point.COMMIT_LOST, state=CellState.N_A, why="no sink of that kind"),
 )  # fmt: skip
-PROGRESS = Progress(SCRIPT, "/jobs/job.yaml", "0" * 64, 7, cells=CELLS, steps=2, spent_s=61.0, ended="budget")
+PROGRESS = QualificationProgress(
+    SCRIPT, "/jobs/job.yaml", "0" * 64, 7, cells=CELLS, steps=2, spent_s=61.0, ended="budget"
+)
 
 
 @pytest.fixture

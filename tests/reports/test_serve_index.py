@@ -13,8 +13,8 @@ import pytest
 
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import write_verdict
-from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.directory import Directory, Progress
+from onceproof.qualify.cells import Cell, CellState
+from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.scenario.points import Point
 from onceproof.serve import index
 from onceproof.serve.index import SILENT_S, Index, link_to
@@ -30,14 +30,14 @@ CELL = Cell(
     "crash",
     Point.AFTER_SINK_COMMIT,
     {"target": "driver"},
-    state=State.EXERCISED,
+    state=CellState.EXERCISED,
     verdict=Outcome.VIOLATED,
     anomalies={"duplicate": 3},
 )
-QUALIFIED = Progress("job", "/jobs/job.yaml", "0" * 64, 7, cells=(CELL,), spent_s=61.0, ended="done")
+QUALIFIED = QualificationProgress("job", "/jobs/job.yaml", "0" * 64, 7, cells=(CELL,), spent_s=61.0, ended="done")
 
 
-def qualification(runs_dir: Path, progress: Progress) -> Directory:
+def qualification(runs_dir: Path, progress: QualificationProgress) -> Directory:
     directory = Directory.create(runs_dir, progress.scenario)
     directory.save(progress)
     return directory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from onceproof.data.numbers import Numbers, NumbersOptions
 from onceproof.pipeline.feed import Feeder
 from onceproof.scenario.model import InputSpec
 from onceproof.sinks import failpoints
-from onceproof.sinks.errors import CommitUnknown, OffsetGap
+from onceproof.sinks.errors import CommitUnknown
 from onceproof.sinks.kafka import KafkaTransactional
 from onceproof.sinks.kafka_progress import Progress, ProgressReader, ProgressUnreadable
 from onceproof.stack.embedded import EmbeddedStack
@@ -121,50 +120,6 @@ def test_batches_are_written_in_order_with_their_progress(topics: Topics, make_c
     assert (progress.batch_id, progress.offsets) == (1, {"t": {"0": 8}})
 
 
-def test_a_replayed_batch_is_skipped(topics: Topics, make_checkpoint: MakeCheckpoint) -> None:
-    checkpoint = make_checkpoint(5)
-    topics.sink(checkpoint).write(checkpoint.rows(0), 0)
-    assert not topics.sink(checkpoint).write(checkpoint.rows(0), 0)
-    assert topics.offsets() == list(range(5))
-
-
-def test_a_gap_is_refused_and_nothing_is_written(topics: Topics, make_checkpoint: MakeCheckpoint) -> None:
-    first, other = make_checkpoint(5, 8), make_checkpoint(7, 9, name="other")
-    topics.sink(first).write(first.rows(0), 0)
-    with pytest.raises(OffsetGap, match=r"t/0: batch \[7, 9\), recorded up to 5"):
-        topics.sink(other).write(other.rows(1), 1)
-    assert topics.offsets() == list(range(5))
-
-
-def test_a_successor_fences_a_parked_writer(
-    topics: Topics, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = make_checkpoint(5)
-    parked, go_on = threading.Event(), threading.Event()
-    ends: list[BaseException] = []
-
-    def park(point: str, **_facts: Any) -> None:
-        if point == "before-sink-commit" and not parked.is_set():
-            parked.set()
-            go_on.wait(60)
-
-    def zombie() -> None:
-        try:
-            topics.sink(checkpoint).write(checkpoint.rows(0), 0)
-        except CommitUnknown as error:
-            ends.append(error)
-
-    monkeypatch.setattr(failpoints, "reach", park)
-    thread = threading.Thread(target=zombie, daemon=True)
-    thread.start()
-    assert parked.wait(60)
-    assert topics.sink(checkpoint).write(checkpoint.rows(0), 0)
-    go_on.set()
-    thread.join(60)
-    assert "_FENCED" in str(ends[0].__cause__) or "fenced" in str(ends[0]).lower()
-    assert topics.offsets() == list(range(5))
-
-
 @pytest.mark.parametrize(("stream", "applied"), [("downstream", True), ("upstream", False)])
 def test_a_commit_without_an_answer_is_unknown_until_the_replay(
     topics: Topics, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch, stream: str, applied: bool
@@ -187,26 +142,6 @@ def test_a_commit_without_an_answer_is_unknown_until_the_replay(
     del failing  # like a driver that has ended: its producer sends nothing more
     proxy.heal()
     assert topics.sink(checkpoint).write(checkpoint.rows(0), 0) is not applied
-    assert topics.offsets() == list(range(5))
-
-
-def test_a_commit_that_times_out_is_sent_again(
-    topics: Topics, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = make_checkpoint(5)
-    proxy = topics.broker.client_proxy(1)
-
-    def cut(point: str, **_facts: Any) -> None:
-        if point == "before-sink-commit":
-            proxy.add_toxic("timeout", "downstream", timeout=0)
-
-    def heal(event: str, **_facts: Any) -> None:
-        if event == "commit-failed":
-            proxy.heal()
-
-    monkeypatch.setattr(failpoints, "reach", cut)
-    monkeypatch.setattr(failpoints, "report", heal)
-    assert topics.sink(checkpoint, commit_timeout_s=1, commit_attempts=8).write(checkpoint.rows(0), 0)
     assert topics.offsets() == list(range(5))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +10,6 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from onceproof.base.waiting import wait_until
 from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, Fenced, OffsetGap, SinkError
 from onceproof.sinks.postgres import PostgresAppend, PostgresUpsert
@@ -73,13 +71,6 @@ def test_batches_are_appended_in_order_with_their_progress(table: Table, make_ch
     assert table.progress() == (1, 1, {"t": {"0": 8}})
 
 
-def test_a_replayed_batch_is_skipped(table: Table, make_checkpoint: MakeCheckpoint) -> None:
-    checkpoint = make_checkpoint(5)
-    table.sink(checkpoint).write(checkpoint.rows(0), 0)
-    assert not table.sink(checkpoint).write(checkpoint.rows(0), 0)
-    assert table.offsets() == list(range(5))
-
-
 def test_a_gap_is_refused_and_nothing_is_written(table: Table, make_checkpoint: MakeCheckpoint) -> None:
     first, other = make_checkpoint(5, 8), make_checkpoint(7, 9, name="other")
     table.sink(first).write(first.rows(0), 0)
@@ -95,42 +86,6 @@ def test_an_older_epoch_is_fenced(table: Table, make_checkpoint: MakeCheckpoint)
     with pytest.raises(Fenced, match="at epoch 2, but this start of it has epoch 1"):
         zombie.write(checkpoint.rows(0), 0)
     assert successor.write(checkpoint.rows(0), 0)
-    assert table.offsets() == list(range(5))
-
-
-def test_of_two_concurrent_writers_one_waits_for_the_lock_and_skips(
-    table: Table, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the lock, a zombie and its successor would both find the batch unwritten and write it."""
-    checkpoint = make_checkpoint(5)
-    sink = table.sink(checkpoint)
-    first_is_parked, let_first_commit = threading.Event(), threading.Event()
-    wrote: dict[int, bool] = {}  # writer -> result: the order in which they return is not defined
-
-    def park_first(point: str, **_facts: Any) -> None:
-        if point == "before-sink-commit" and not first_is_parked.is_set():
-            first_is_parked.set()
-            let_first_commit.wait(30)
-
-    monkeypatch.setattr(failpoints, "reach", park_first)
-
-    def write(writer: int) -> None:
-        wrote[writer] = sink.write(checkpoint.rows(0), 0)
-
-    threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(2)]
-    threads[0].start()
-    assert first_is_parked.wait(30)
-    threads[1].start()
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = %s"
-    wait_until(
-        "the second writer to wait for the progress row",
-        lambda: table._ask(waiting, f"onceproof {table.pipeline}")[0][0],
-        deadline_s=30,
-    )
-    let_first_commit.set()
-    for thread in threads:
-        thread.join(30)
-    assert wrote == {0: True, 1: False}
     assert table.offsets() == list(range(5))
 
 
@@ -181,18 +136,6 @@ def test_an_unreachable_server_fails_the_batch_at_once(table: Table, make_checkp
         sink.write(checkpoint.rows(0), 0)
     table.server.proxy.heal()
     assert sink.write(checkpoint.rows(0), 0)
-
-
-def test_a_batch_without_input_is_written_once(table: Table, make_checkpoint: MakeCheckpoint) -> None:
-    """Spark runs such a batch after the watermark has moved: its rows are the closed windows."""
-    checkpoint = make_checkpoint(5, 5, 5)
-    closed = pa.table({"key": ["window"], "src_offset": [100]})
-    sink = table.sink(checkpoint)
-    sink.write(checkpoint.rows(0), 0)
-    assert sink.write(closed, 1)
-    assert not table.sink(checkpoint).write(closed, 1)
-    assert table.sink(checkpoint).write(closed, 2)
-    assert table.offsets() == [*range(5), 100, 100]
 
 
 class KeyedTable(Table):

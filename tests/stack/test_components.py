@@ -182,3 +182,19 @@ def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         "delta",
         "toxiproxy-server",
     ]
+
+
+@pytest.mark.real
+@pytest.mark.services
+def test_a_run_without_spark_waits_for_none_of_sparks_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    obtained = []
+
+    def watched(component: Component, folder: Path, progress: Progress) -> dict[str, str]:
+        obtained.append(component.name)
+        return obtain(component, folder, progress)
+
+    monkeypatch.setattr(components, "obtain", watched)
+    found = components.ensure(progress=False, spark=False)
+    assert sorted(obtained) == ["kafka", "kafka-classes", "postgres-driver", "toxiproxy-server"]
+    assert (found.spark_jars, found.spark_archive, found.checkpoint_jar) == ((), None, None)
+    assert found.kafka_archive is not None

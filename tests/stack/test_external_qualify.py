@@ -11,7 +11,7 @@ import pytest
 from onceproof.api.qualification import qualify
 from onceproof.faults.job import Job
 from onceproof.qualify import matrix, session
-from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.cells import Cell, CellState
 from onceproof.scenario.model import Scenario
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
@@ -61,7 +61,7 @@ def test_a_foreign_job_has_the_results_of_the_embedded_stack(
     before = secured.left_on(*services)
     result = qualify(name, stack="staging", budget="12m", runs_dir=tmp_path / "runs")
     text = matrix.as_text(result)
-    found = {cell.name: sorted(cell.anomalies) for cell in result.cells if cell.state is State.EXERCISED}
+    found = {cell.name: sorted(cell.anomalies) for cell in result.cells if cell.state is CellState.EXERCISED}
     assert found == CELLS[name], f"{text}\n{[(cell.name, cell.reachable, cell.why) for cell in whole]}"
     servers = [cell for cell in whole if (cell.kind, cell.target) == ("crash", "postgres")]
     assert all(not cell.reachable for cell in servers)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onceproof.stack.kafka.settings import (
     CONTROLLER_NAME,
-    Listener,
+    ListenerName,
     Node,
     hosts,
     jvm_argv,
@@ -16,18 +16,18 @@ from onceproof.stack.kafka.settings import (
 BROKER = Node(
     2,
     ("broker",),
-    {Listener.CLIENT: 21001, Listener.INTERNAL: 21002, Listener.HARNESS: 21003},
+    {ListenerName.CLIENT: 21001, ListenerName.INTERNAL: 21002, ListenerName.HARNESS: 21003},
     voter=f"9@{CONTROLLER_NAME}:21009",
-    advertised={Listener.CLIENT: 22001, Listener.INTERNAL: 22002},
+    advertised={ListenerName.CLIENT: 22001, ListenerName.INTERNAL: 22002},
     controller_address="127.0.1.2",
 )
-CONTROLLER = Node(9, ("controller",), {Listener.CONTROLLER: 21009}, voter=f"9@{CONTROLLER_NAME}:21009")
+CONTROLLER = Node(9, ("controller",), {ListenerName.CONTROLLER: 21009}, voter=f"9@{CONTROLLER_NAME}:21009")
 SINGLE = Node(
     1,
     ("broker", "controller"),
-    dict(zip(Listener, range(21001, 21005), strict=True)),
+    dict(zip(ListenerName, range(21001, 21005), strict=True)),
     voter="1@127.0.0.1:21004",
-    advertised={Listener.CLIENT: 22001},
+    advertised={ListenerName.CLIENT: 22001},
 )
 
 

@@ -12,7 +12,7 @@ from onceproof.base.errors import UsageError
 from onceproof.base.timeline import Event
 from onceproof.history.run_directory import private_files
 from onceproof.qualify import session
-from onceproof.qualify.directory import Progress
+from onceproof.qualify.directory import QualificationProgress
 from onceproof.qualify.session import ProgressListener, Qualification
 from onceproof.scenario_files.load import find
 from onceproof.stack.profiles import profile_of
@@ -42,7 +42,7 @@ def qualify(
     budget: str = "10m",
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
-    listening: Callable[[Progress], AbstractContextManager[ProgressListener]] | None = None,
+    listening: Callable[[QualificationProgress], AbstractContextManager[ProgressListener]] | None = None,
 ) -> Qualification:
     """Begin the qualification of a ``scenario``, or ``go_on`` with the one in that directory.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
 from onceproof.base.timeline import Listener
+from onceproof.history.not_a_run import check_exists
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict
 from onceproof.reports.report import PAGE_FILE
@@ -107,10 +108,7 @@ def check(run_dir: str | Path) -> Verdict:
     Raises `UsageError` if there is no such directory, `HistoryError` if it is not a complete run.
     """
     path = Path(run_dir)
-    if not path.exists():
-        raise UsageError(
-            f"run directory {str(run_dir)!r} does not exist", hint="the report of each run names its directory"
-        )
+    check_exists(path)
     from onceproof.judge.verdict import check as check_stored
 
     return check_stored(path)

@@ -12,15 +12,15 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)([smh])")
 _LEAST_S = 10.0
 
 
-def seconds(text: str, what: str = "--budget") -> float:
-    """``90s``, ``10m``, ``1h30m`` as seconds. Raises `UsageError`, which names ``what`` the text is."""
+def seconds(text: str) -> float:
+    """``90s``, ``10m``, ``1h30m``, as given to ``--budget``, in seconds. Raises `UsageError`."""
     words = text.strip().lower()
     hint = "a number with s, m or h: 90s, 10m, 1h30m"
     if not _DURATION.fullmatch(words):
-        raise UsageError(f"{what} {text!r} is not a duration", hint=f"give {hint}")
+        raise UsageError(f"--budget {text!r} is not a duration", hint=f"give {hint}")
     total = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(words))
     if total < _LEAST_S:
         raise UsageError(
-            f"{what} {text!r} is too short: a run without faults takes {_LEAST_S:.0f} s or more", hint=f"give {hint}"
+            f"--budget {text!r} is too short: a run without faults takes {_LEAST_S:.0f} s or more", hint=f"give {hint}"
         )
     return total

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onceproof.base.masking import masked_value
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class Event:
     at: float
     kind: str
     data: dict[str, Any]
+
+
+def read_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events of a stored run, in their order: each has ``at``, ``kind`` and its data. Raises `OSError` or `ValueError`."""
+    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 Listener = Callable[[Event], None]
@@ -52,6 +60,14 @@ class Timeline:
         for listener in self._listeners:
             listener(event)
         return event
+
+    def timed(self, service: str, start: Callable[[], T]) -> T:
+        """What ``start`` returns. Emits ``stack.starting`` before and ``stack.ready``, with the seconds, after it."""
+        self.emit("stack.starting", service=service)
+        began = time.monotonic()
+        started = start()
+        self.emit("stack.ready", service=service, seconds=round(time.monotonic() - began, 3))
+        return started
 
     def close(self) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
 from onceproof.cli import serve as serve_command
-from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Junit, Name, Reports, Resolved, Stack
+from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Junit, Name, Reports, Resolved, RunsDir, Seed, Stack
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -74,10 +75,8 @@ def run(
     as_json: Json = False,
     junit: Junit = None,
     report: Reports = None,
-    runs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
-    ] = Path("onceproof-runs"),
-    seed: Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")] = None,
+    runs: RunsDir = Path("onceproof-runs"),
+    seed: Seed = None,
     stack: Stack = None,
     ci: Ci = False,
 ) -> None:
@@ -93,8 +92,7 @@ def run(
     onceproof run my_job.yaml --json
     onceproof run --all --junit report.xml --report html=report.html
     """
-    output = Output(as_json, report)
-    with failing_well(output):
+    with failing_well(as_json, report) as output:
         from onceproof.cli.run import report_files, run_scenarios
 
         files = report_files(junit, report or [], output)
@@ -128,7 +126,7 @@ def qualify(
         Path,
         typer.Option(metavar="DIR", help="Folder in which to create the qualification's directory.", file_okay=False),
     ] = Path("onceproof-runs"),
-    seed: Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")] = None,
+    seed: Seed = None,
     stack: Stack = None,
 ) -> None:
     """Try each kind of fault at each point of a job's batches.
@@ -148,8 +146,7 @@ def qualify(
     onceproof qualify my_job.yaml --budget 30m --json
     onceproof qualify --continue onceproof-runs/qualify-my_job-...
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.qualify import qualify as begin
 
         raise typer.Exit(
@@ -171,8 +168,7 @@ def check(
     onceproof check onceproof-runs/latest
     onceproof check onceproof-runs/latest --report junit=report.xml
     """
-    output = Output(as_json, report)
-    with failing_well(output):
+    with failing_well(as_json, report) as output:
         from onceproof.cli.run import check_run, report_files
 
         raise typer.Exit(check_run(directory, report_files(None, report or [], output), output))
@@ -234,11 +230,21 @@ def import_(
     onceproof import --scenario orders.yaml --input orders=orders.jsonl --output totals=totals.parquet
     onceproof import --scenario orders.yaml --kafka broker:9092 --postgres-env DATABASE_URL
     """
-    output = Output(as_json)
-    with failing_well(output):
-        from onceproof.cli.import_ import import_run
+    with failing_well(as_json) as output:
+        from onceproof.api.histories import import_history
+        from onceproof.cli.import_ import files
 
-        output.result(import_run(scenario, inputs, outputs, tables, kafka, postgres_env, not_drained, runs, as_json))
+        run = import_history(
+            scenario,
+            inputs=files("--input", inputs),
+            outputs=files("--output", outputs),
+            tables=files("--table", tables),
+            kafka=kafka,
+            postgres_env=postgres_env,
+            drained=not not_drained,
+            runs_dir=runs,
+        )
+        output.result(json.dumps({"run": str(run)}) if as_json else f"run: {run}\njudge it: onceproof check {run}")
 
 
 @app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=_WRITE)
@@ -302,8 +308,7 @@ def init(
     onceproof init --topic a --topic b --sample a=a.jsonl --sample b=b.jsonl -- PGHOST=db PGPASSWORD=x python job.py
     onceproof init --sample orders.jsonl --env DB=postgresql://db/x -- ./run.sh
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.init import init_scenario
 
         words = list(command or [])
@@ -344,8 +349,7 @@ def validate(
     onceproof validate my_job.yaml
     onceproof validate --resolved my_job.yaml > whole.yaml
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.show import validated, whole
 
         output.result(whole(scenarios, as_json) if resolved else validated(scenarios, as_json))
@@ -361,8 +365,7 @@ def plan(scenario: Name, as_json: Json = False, stack: Stack = None) -> None:
     \b
     onceproof plan effectively-once
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.show import planned
 
         output.result(planned(scenario, as_json, stack))
@@ -385,8 +388,7 @@ def list_(
     onceproof list faults
     onceproof list faults crash
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.show import listing, listing_of
 
         output.result(listing(what, as_json) if name is None else listing_of(what, name, as_json))
@@ -401,8 +403,7 @@ def schema_() -> None:
     \b
     onceproof schema > onceproof.schema.json
     """
-    output = Output(False)
-    with failing_well(output):
+    with failing_well() as output:
         from onceproof.cli.show import schema_text
 
         output.result(schema_text())
@@ -424,8 +425,7 @@ def propose(
     \b
     onceproof propose onceproof-runs/my-job-1 onceproof-runs/my-job-2
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.judge import proposals
 
         found = proposals.propose(runs)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from onceproof.cli.options import Ci, Json, Junit
-from onceproof.cli.output import Output, failing_well
+from onceproof.cli.options import Ci, Json, Junit, RunsDir
+from onceproof.cli.output import failing_well
 
 commands = typer.Typer()
 
@@ -28,9 +28,7 @@ def gate(
     as_json: Json = False,
     junit: Junit = None,
     ci: Ci = False,
-    runs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
-    ] = Path("onceproof-runs"),
+    runs: RunsDir = Path("onceproof-runs"),
 ) -> None:
     """Run the scenarios that onceproof.toml lists, and compare with a baseline.
 
@@ -47,8 +45,7 @@ def gate(
     onceproof gate --update      once, then commit onceproof-gate.json
     onceproof gate --budget 10m
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.gate import gate as begin
 
         raise typer.Exit(

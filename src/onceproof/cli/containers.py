@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from onceproof.cli.output import Output, failing_well
+from onceproof.cli.output import failing_well
 
 _MACHINE = "This machine"
 
@@ -38,9 +38,7 @@ def up(
     onceproof up --brokers 3
     onceproof up --build-from debian:bookworm-slim
     """
-    output = Output(False)
-    with failing_well(output):
-        from onceproof.base import signals
+    with failing_well() as output:
         from onceproof.base.errors import UsageError
         from onceproof.stack.compose import images
         from onceproof.stack.compose.project import Project
@@ -48,12 +46,11 @@ def up(
 
         if brokers == 2:
             raise UsageError("--brokers 2 is not possible: a cluster of two cannot lose one", hint="use 1 or 3")
-        with signals.interruptible():
-            if build_from is not None:
-                for image in images.build(build_from, components.ensure()):
-                    output.say(f"built {image}")
-            project = Project()
-            project.up(brokers)
+        if build_from is not None:
+            for image in images.build(build_from, components.ensure()):
+                output.say(f"built {image}")
+        project = Project()
+        project.up(brokers)
         output.result(
             f"Kafka      {','.join(project.addresses())}\n"
             f"Postgres   {project.postgres_uri()}\n"
@@ -66,8 +63,7 @@ def up(
 @commands.command(rich_help_panel=_MACHINE)
 def down() -> None:
     """Remove the containers of `onceproof up`, with all their data."""
-    output = Output(False)
-    with failing_well(output):
+    with failing_well() as output:
         from onceproof.stack.compose.project import Project
 
         Project().down()

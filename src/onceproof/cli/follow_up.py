@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from onceproof.cli.options import EXIT_CODES, Json
-from onceproof.cli.output import Output, failing_well
+from onceproof.cli.output import failing_well
 
 #: Groups of commands in --help.
 _UNDERSTAND, _MACHINE = "Understand a finding", "This machine"
@@ -34,8 +34,7 @@ def explain(
     onceproof explain
     onceproof explain torn-batch
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.show import explained
 
         output.result(explained(anomaly, as_json))
@@ -73,8 +72,7 @@ def report(
     onceproof report --compare onceproof-runs/monday onceproof-runs/tuesday
     onceproof report onceproof-runs/a --merge onceproof-runs/b onceproof-runs/c --to all.html
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.report import report as write
 
         write(directories, compare=compare, merge=merge, to=to, show=show, output=output)
@@ -97,8 +95,7 @@ def replay(
     \b
     onceproof replay onceproof-runs/latest --times 100
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.run import replay_run
 
         raise typer.Exit(replay_run(directory, times, output))
@@ -125,8 +122,7 @@ def shrink(
     \b
     onceproof shrink onceproof-runs/latest
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.run import shrink_run
 
         raise typer.Exit(shrink_run(directory, anomaly, executions, output))
@@ -143,8 +139,7 @@ def picture(
     \b
     onceproof picture onceproof-runs/latest
     """
-    output = Output(False)
-    with failing_well(output):
+    with failing_well() as output:
         from onceproof.cli.run import draw_run
 
         output.result(draw_run(directory))
@@ -161,8 +156,7 @@ def doctor(
 
     Exit code 4 if anything that a run needs is missing.
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         if cache_key:
             from onceproof.stack.fetch.components import cache_key as key
 
@@ -193,8 +187,7 @@ def cleanup(
     Ends its processes and removes its files; with --stack, removes its topics,
     schemas and replication slots. Runs in progress are not touched.
     """
-    output = Output(as_json)
-    with failing_well(output):
+    with failing_well(as_json) as output:
         from onceproof.cli.show import cleaned
 
         output.result(cleaned(dry_run, as_json, stack))

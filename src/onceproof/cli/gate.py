@@ -19,7 +19,7 @@ from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, write_file
 from onceproof.gate import junit, session, settings
 from onceproof.gate.baseline import Baseline
-from onceproof.gate.session import GateResult, Row, Status
+from onceproof.gate.session import GateResult, GateRow, Status
 from onceproof.gate.settings import GateScenario, GateSettings
 from onceproof.judge.findings import Outcome
 from onceproof.reports.page import Page
@@ -63,7 +63,7 @@ def gate(
     return result.outcome.exit_code
 
 
-def _for_ci(row: Row, loaded: dict[str, LoadedScenario]) -> CiResult:
+def _for_ci(row: GateRow, loaded: dict[str, LoadedScenario]) -> CiResult:
     path = loaded[row.path].path if row.path in loaded else None
     passed = row.status is Status.PASSED
     if row.run is None:
@@ -99,9 +99,7 @@ def _update(result: GateResult, gated: GateSettings, output: Output) -> None:
 
 def as_text(result: GateResult, output: Output) -> str:
     """The table, then what failed with its findings and its run directory."""
-    console = output.console()
-    color = console.is_terminal and console.color_system is not None and not console.no_color
-    page = Page(color, min(console.width, 120) if console.is_terminal else 100)
+    page = Page(*output.look())
     page.rule()
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for column in ("scenario", "expected", "result", "why"):
@@ -130,6 +128,6 @@ def as_json(result: GateResult) -> dict[str, object]:
     }
 
 
-def _row(row: Row) -> dict[str, object]:
+def _row(row: GateRow) -> dict[str, object]:
     run = None if row.run is None else str(row.run.run_dir)
     return {"path": row.path, "expect": row.expect, "result": str(row.status), "why": row.why, "run": run}

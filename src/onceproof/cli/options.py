@@ -51,6 +51,11 @@ Stack = Annotated[
     ),
 ]
 
+RunsDir = Annotated[
+    Path, typer.Option("--runs", metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")]
+
 Resolved = Annotated[
     bool, typer.Option("--resolved", help="Print the scenario as one YAML text, with its bases merged in.")
 ]

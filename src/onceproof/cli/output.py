@@ -39,6 +39,12 @@ class Output:
         """The console for live progress. Honours NO_COLOR and dumb terminals, as rich does. Print only `visible` text to it."""
         return Console(file=self._people, highlight=False, emoji=False)
 
+    def look(self, piped_width: int = 100) -> tuple[bool, int]:
+        """Whether what people see has colours, and its width in columns: of a terminal at most 120, else ``piped_width``."""
+        console = self.console()
+        color = console.is_terminal and console.color_system is not None and not console.no_color
+        return color, min(console.width, 120) if console.is_terminal else piped_width
+
     def say(self, text: str, *, styled: bool = False) -> None:
         """Print ``text`` for people. If it is ``styled`` with colours, all else in it must be `visible` already."""
         _write(self._people, text if styled else visible(text))
@@ -58,12 +64,13 @@ class Output:
 
 
 @contextmanager
-def failing_well(output: Output) -> Iterator[None]:
-    """Turn our errors, and signals, into a message and an exit code, and with ``--json`` also into an object."""
+def failing_well(as_json: bool = False, reports: Sequence[str] | None = None) -> Iterator[Output]:
+    """The `Output` of one command. Turns our errors, and signals, into a message and an exit code, with ``--json`` also into an object."""
+    output = Output(as_json, reports)
     try:
         with interruptible():
             try:
-                yield
+                yield output
             except typer.Exit as done:
                 if done.exit_code != Interrupted.exit_code:
                     interrupts.check()

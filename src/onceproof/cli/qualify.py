@@ -14,7 +14,7 @@ from onceproof.cli.report import qualification_report
 from onceproof.history.run_directory import private_files
 from onceproof.qualify import matrix
 from onceproof.qualify.console import ProgressOnConsole
-from onceproof.qualify.directory import Progress
+from onceproof.qualify.directory import QualificationProgress
 
 
 def qualify(
@@ -31,7 +31,7 @@ def qualify(
     budget_s = seconds(budget)
 
     @contextmanager
-    def listening(progress: Progress) -> Iterator[ProgressOnConsole]:
+    def listening(progress: QualificationProgress) -> Iterator[ProgressOnConsole]:
         stderr = Output(as_json=True).console()
         with ProgressOnConsole(stderr, progress.scenario, budget_s) as progress_line:
             if progress.replaced:
@@ -41,11 +41,8 @@ def qualify(
     result = qualification.qualify(
         scenario, go_on=go_on, stack=stack, budget=budget, seed=seed, runs_dir=runs_dir, listening=listening
     )
-    console = output.console()
-    color = console.is_terminal and console.color_system is not None and not console.no_color
-    output.say(
-        matrix.as_text(result, color=color, width=min(console.width, 120) if console.is_terminal else 100), styled=True
-    )
+    color, width = output.look()
+    output.say(matrix.as_text(result, color=color, width=width), styled=True)
     with private_files():
         qualification_report(result.directory.path, output)
     if output.as_json:

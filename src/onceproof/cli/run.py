@@ -9,11 +9,11 @@ from pathlib import Path
 from onceproof.api import runs
 from onceproof.base.errors import HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.registry import suggest
-from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, crashed, write_file
+from onceproof.history.not_a_run import check_exists
 from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
@@ -139,16 +139,9 @@ def _html(run: Path) -> str | None:
     return None
 
 
-def _must_exist(run: Path) -> None:
-    if not run.exists():
-        raise UsageError(
-            f"run directory {str(run)!r} does not exist", hint="the report of each run names its directory"
-        )
-
-
 def draw_run(run: Path) -> str:
     """Write the picture of a stored run to its directory; returns it as text."""
-    _must_exist(run)
+    check_exists(run)
     from onceproof.reports.picture import files as picture_files
 
     return f"{picture_files.write(run)}\n\npicture: {run / picture_files.SVG}"
@@ -156,11 +149,10 @@ def draw_run(run: Path) -> str:
 
 def replay_run(run: Path, times: int, output: Output) -> int:
     """Replay a stored run's schedule; 0 if every replay had the same findings, else 3."""
-    _must_exist(run)
+    check_exists(run)
     from onceproof.explore.replay import as_text, replay
 
-    with interruptible():
-        done = replay(run.resolve(), times=times, report=output.say)
+    done = replay(run.resolve(), times=times, report=output.say)
     output.say(as_text(done))
     if output.as_json:
         output.result(json.dumps(done.to_json()))
@@ -169,11 +161,10 @@ def replay_run(run: Path, times: int, output: Output) -> int:
 
 def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int:
     """Shrink a stored run's schedule; 0 if the result is proved to be minimal, 130 after Ctrl-C, else 3."""
-    _must_exist(run)
+    check_exists(run)
     from onceproof.explore import minimal
 
-    with interruptible():
-        done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, report=output.say)
+    done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, report=output.say)
     output.say(done.as_text())
     if output.as_json:
         output.result(json.dumps(done.to_json()))
@@ -265,9 +256,8 @@ def _complaint(result: ScenarioResult, error: OnceproofError | Interrupted) -> s
 
 
 def _terminal(output: Output) -> TerminalReport:
-    console = output.console()
-    color = console.is_terminal and console.color_system is not None and not console.no_color
-    return TerminalReport(color=color, width=min(console.width, 120) if console.is_terminal else 80)
+    color, width = output.look(piped_width=80)
+    return TerminalReport(color=color, width=width)
 
 
 def _write_files(files: list[tuple[str, Path]], runs: RunSet) -> None:

@@ -36,8 +36,7 @@ def serve(
     onceproof serve
     onceproof serve onceproof-runs --port 9000 --open
     """
-    output = Output(False)
-    with failing_well(output):
+    with failing_well() as output:
         _serve(runs_dir, port, show, output)
 
 

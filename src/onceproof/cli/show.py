@@ -9,13 +9,13 @@ import shutil
 import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.registry import suggest
+from onceproof.base.words import times
 from onceproof.cli.options import LISTS
 from onceproof.scenario.points import LEFT_BEHIND
 from onceproof.scenario_files import document
@@ -107,7 +107,10 @@ def validated(given: list[str], as_json: bool) -> str:
     if as_json:
         documents = [asdict(warning) for _, some in found for warning in some]
         return json.dumps({"valid": [str(each.path) for each in loaded], "warnings": documents})
-    return "\n".join(line for path, some in found for line in [_valid(path, some), *_warning_lines(some)])
+    lines = []
+    for path, some in found:
+        lines += [f"{path}: valid" + (f", with {times(len(some), 'warning')}" if some else ""), *_warning_lines(some)]
+    return "\n".join(lines)
 
 
 def whole(given: list[str], as_json: bool) -> str:
@@ -116,10 +119,6 @@ def whole(given: list[str], as_json: bool) -> str:
         raise UsageError(f"--resolved prints one scenario, and {len(given)} are named", hint="name one of them")
     text = resolved(find(given[0]))
     return json.dumps({"resolved": text}) if as_json else text.rstrip("\n")
-
-
-def _valid(path: Path, found: list[Problem]) -> str:
-    return f"{path}: valid" + (f", with {_count(len(found), 'warning')}" if found else "")
 
 
 def _warning_lines(found: Iterable[Problem]) -> list[str]:
@@ -285,8 +284,8 @@ def _plan_text(plan: Plan, *, micro_batches: bool) -> str:
     )
     blocks += [_hanging("stack", "; ".join(plan.stack))]
     for fed in plan.input:
-        parts = _count(fed.partitions, "partition" if micro_batches else "queue")
-        text = f"{_count(fed.records, 'record')} of {fed.dataset} into {fed.topic} ({parts})"
+        parts = times(fed.partitions, "partition" if micro_batches else "queue")
+        text = f"{times(fed.records, 'record')} of {fed.dataset} into {fed.topic} ({parts})"
         blocks.append(_hanging("input", text + (f", in {fed.chunks} chunks" if micro_batches else "")))
     if micro_batches:
         blocks.append(_hanging("batches", _batches(plan.guaranteed_batches)))
@@ -339,7 +338,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(_plain, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,15 +1,29 @@
-"""The proof that a fault struck a consumer that had a message, and that the broker gave the message out again."""
+"""Faults after which a broker gives a message out again: whether there is one to give out, and the proof that it did."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from onceproof.consumers.trace import TraceEvent
-from onceproof.faults.contract import Proof
-from onceproof.scenario.model import ConsumerFaultSpec
+from onceproof.faults.contract import Proof, SpecProblem
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 
 #: ``acknowledge`` -> the step after which effect and acknowledgement are both done: then no message is given out again.
-LAST_STEP = {"after-effect": "acknowledge", "before-effect": "effect"}
+_LAST_STEP = {"after-effect": "acknowledge", "before-effect": "effect"}
+
+
+def too_late(spec: ConsumerFaultSpec, scenario: Scenario, struck: str) -> list[SpecProblem]:
+    """A problem if nothing is left that the fault could break at its step. ``struck`` names the fault: "a crash"."""
+    acknowledge = consumers_of(scenario).acknowledge
+    # In which order a user's own command does its steps is known only when it runs, so the proof checks it.
+    if scenario.pipeline.command != WORKER or spec.at.after != _LAST_STEP.get(acknowledge):
+        return []
+    message = (
+        f"{struck} after {spec.at.after} exercises nothing with acknowledge: {acknowledge}: "
+        f"effect and acknowledgement of message {spec.at.message} are both done by then"
+    )
+    earlier = "effect" if spec.at.after == "acknowledge" else "acknowledge"
+    return [SpecProblem(("at", "after"), message, f"use take or {earlier}")]
 
 
 def given_out_again(

@@ -105,6 +105,13 @@ class ConsumerSchedule:
         return [Elsewhere(consumer=name, holds=m) for name in names for m in held] or [None]
 
 
+def records_of(scenario: Scenario) -> list[Record]:
+    """The records of a scenario's messages, in order."""
+    (spec,) = scenario.input
+    dataset = open_dataset(spec.dataset, spec.options, seed=scenario.seed)
+    return list(dataset.records(0, spec.rows if spec.rows is not None else dataset.rows()))
+
+
 def messages_of(fault: ConsumerFaultSpec) -> set[int]:
     """The messages that a fault needs."""
     return {fault.at.message} | ({fault.at.while_.holds} if fault.at.while_ else set())
@@ -122,9 +129,7 @@ class WholeConsumers:
 
     @cached_property
     def records(self) -> list[Record]:
-        (spec,) = self.scenario.input
-        dataset = open_dataset(spec.dataset, spec.options, seed=self.scenario.seed)
-        return list(dataset.records(0, spec.rows if spec.rows is not None else dataset.rows()))
+        return records_of(self.scenario)
 
     @cached_property
     def schedule(self) -> ConsumerSchedule:

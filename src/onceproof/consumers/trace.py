@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from onceproof.base.errors import HistoryError
-from onceproof.base.timeline import Event
+from onceproof.base.timeline import Event, read_events
 
 Kind = Literal[
     "publish",
@@ -72,20 +71,12 @@ def from_timeline(event: Event) -> TraceEvent | None:
 
 def read_trace(run_dir: Path) -> tuple[TraceEvent, ...]:
     """The trace of a stored run. Raises `HistoryError` for a timeline that cannot be read."""
-    path = run_dir / "events.jsonl"
     try:
-        with path.open(encoding="utf-8") as lines:
-            return tuple(_events(lines))
+        stored = [Event(data.pop("at"), data.pop("kind"), data) for data in read_events(run_dir)]
+        return tuple(event for event in map(from_timeline, stored) if event is not None)
     except (OSError, ValueError, TypeError, KeyError) as error:
+        path = run_dir / "events.jsonl"
         raise HistoryError(f"{path} cannot be read: {error}", hint="run the scenario again") from error
-
-
-def _events(lines: Iterable[str]) -> Iterator[TraceEvent]:
-    for line in lines:
-        data = json.loads(line)
-        at, kind = data.pop("at"), data.pop("kind")
-        if (event := from_timeline(Event(at, kind, data))) is not None:
-            yield event
 
 
 def holders(trace: Iterable[TraceEvent], message: int) -> list[str]:

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from onceproof.consumers.clients.contract import Client, Fenced, Lost, Refused, Returned, Taken
+from onceproof.consumers.clients.contract import AcknowledgementRefused, Client, EffectRefused, Lost, Returned, Taken
 
 STEPS = {
     "after-effect": ("effect", "acknowledge"),
@@ -73,12 +73,12 @@ class Worker:
         did = {"step": step, "message": taken.message}
         try:
             self._do(step, taken)
-        except Refused:
+        except EffectRefused:
             return {**did, "refused": True}
         except Returned:
             return {**did, "returned": True}
         except Lost as lost:
-            return {**did, "lost": True, **({"fenced": True} if isinstance(lost, Fenced) else {})}
+            return {**did, "lost": True, **({"fenced": True} if isinstance(lost, AcknowledgementRefused) else {})}
         return did
 
     def _do(self, step: str, taken: Taken) -> None:

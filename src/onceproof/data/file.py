@@ -9,22 +9,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import expanded, is_file
-from onceproof.data import Record, WithoutTables, datasets
-from onceproof.values import foreign_files
+from onceproof.data import EPOCH_MS, DatasetOptions, Record, WithoutTables, datasets
+from onceproof.values import documents, foreign_files
 
 #: The fields of a row in a file of records.
 _RECORD = ("key", "key_base64", "headers", "timestamp", "timestamp_ms", "value", "value_base64")
-_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on the time of the run
 
 
-class FileOptions(BaseModel):
+class FileOptions(DatasetOptions):
     """The ``options:`` of an input with this data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str = Field(description="the file, .jsonl or .parquet; {here} is the folder of the scenario")
     key: str | None = Field(
@@ -75,10 +72,7 @@ class FileRecords(WithoutTables):
 
     about: ClassVar[str] = "your own file: JSON lines or Parquet, with a field for the key"
     Options: ClassVar[type[BaseModel]] = FileOptions
-
-    def __init__(self, options: FileOptions, *, seed: int) -> None:
-        """``seed`` is ignored, because nothing here is random."""
-        self._options = options
+    _options: FileOptions
 
     def rows(self) -> int:
         return _count(*self._options._version())
@@ -118,7 +112,7 @@ def record_of(place: str, row: dict[str, Any], number: int) -> Record:
         raise UsageError(problem.message, hint=f"a record has {', '.join(_RECORD)}") from None
     if record["value"] is None:
         raise UsageError(f"{place}: the record has no value", hint='add {"value": ...}')
-    at = record.get("timestamp_ms", _EPOCH_MS + number)
+    at = record.get("timestamp_ms", EPOCH_MS + number)
     if (given := row.get("timestamp")) is not None:
         at = _timestamp_ms(place, given)
     return Record(record["key"], record["value"], at, tuple(_headers(place, row.get("headers"))))
@@ -128,7 +122,7 @@ def _timestamp_ms(place: str, given: Any) -> int:
     try:
         if isinstance(given, bool):
             raise TypeError(given)
-        if isinstance(given, foreign_files.Number) or not isinstance(given, str | datetime):
+        if isinstance(given, documents.Number) or not isinstance(given, str | datetime):
             return max(0, int(given))
         when = given if isinstance(given, datetime) else datetime.fromisoformat(given)
         return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
@@ -156,12 +150,12 @@ def _read(path: Path, key: str | None, form: str | None = None) -> Iterator[Reco
         for number, record in enumerate(foreign_files.records(path)):
             if record["value"] is None:
                 raise UsageError(f"record {number + 1} of {path} has no value")
-            yield Record(record["key"], record["value"], record.get("timestamp_ms", _EPOCH_MS + number))
+            yield Record(record["key"], record["value"], record.get("timestamp_ms", EPOCH_MS + number))
         return
     for number, (place, row) in enumerate(foreign_files.rows(path)):
         if key is not None and key not in row:
             raise UsageError(f"{place}: the row has no field {key!r}, which options.key names")
-        yield Record(_as_key(row.get(key) if key else None), foreign_files.as_json(row).encode(), _EPOCH_MS + number)
+        yield Record(_as_key(row.get(key) if key else None), foreign_files.as_json(row).encode(), EPOCH_MS + number)
 
 
 def _as_key(value: Any) -> bytes | None:

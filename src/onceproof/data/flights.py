@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -17,10 +16,10 @@ from typing import IO, Annotated, Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from onceproof.base.errors import EnvironmentProblem
-from onceproof.data import Record, datasets
+from onceproof.data import DatasetOptions, Record, as_iso, as_json, datasets
 
 ROWS = 336_776
 CLOSING = (
@@ -39,19 +38,13 @@ _TABLES = {
 CLOSING_AFTER_MS = 30 * 86_400_000
 
 
-class FlightsOptions(BaseModel):
+class FlightsOptions(DatasetOptions):
     """The ``options:`` of an input with this data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     first: Annotated[int, Field(ge=1, le=ROWS, description="number of flights, from the first")] = ROWS
     late_every: Annotated[int, Field(ge=0, description="hold every n-th flight back (0: none)")] = 0
     late_by: Annotated[int, Field(ge=0, description="... until this many more flights have been sent")] = 1_000
     closing: Annotated[int, Field(ge=0, description=CLOSING)] = 0
-
-
-# Made once: json.dumps makes an encoder for each call with non-default settings.
-_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @datasets.register("flights")
@@ -111,11 +104,7 @@ class Flights:
 def _record(row: dict[str, Any]) -> Record:
     timestamp_ms: int = row.pop("timestamp_ms")
     tail_number: str | None = row["tailnum"]
-    return Record(
-        key=None if tail_number is None else tail_number.encode(),
-        value=_to_json(row).encode(),
-        timestamp_ms=timestamp_ms,
-    )
+    return Record(None if tail_number is None else tail_number.encode(), as_json(row), timestamp_ms)
 
 
 def _with_stragglers(flights: int, every: int, by: int) -> pa.Array:
@@ -127,29 +116,16 @@ def _with_stragglers(flights: int, every: int, by: int) -> pa.Array:
 
 def _closing_record(number: int, timestamp_ms: int) -> Record:
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    zeros = (
-        "dep_time",
-        "sched_dep_time",
-        "dep_delay",
-        "arr_time",
-        "sched_arr_time",
-        "arr_delay",
-        "air_time",
-        "distance",
-    )
-    row = dict.fromkeys(zeros, 0) | {
-        "year": moment.year,
-        "month": moment.month,
-        "day": moment.day,
-        "hour": moment.hour,
-        "minute": moment.minute,
+    times = ("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay")
+    row = dict.fromkeys((*times, "air_time", "distance"), 0) | {
+        **{part: getattr(moment, part) for part in ("year", "month", "day", "hour", "minute")},
         "carrier": "ZZ",
         "flight": number,
         "tailnum": f"closing-{number}",
         "origin": "ZZZ",
         "dest": "ZZZ",
         "time_hour": moment.strftime("%Y-%m-%dT%H:00:00Z"),
-        "sched_dep": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "sched_dep": as_iso(moment),
         "closing": True,
         "timestamp_ms": timestamp_ms,
     }

@@ -6,17 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from onceproof.data import Record, WithoutTables, datasets
-
-_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z, as in numbers.py
+from onceproof.data import EPOCH_MS, DatasetOptions, Record, WithoutTables, datasets
 
 
-class MessagesOptions(BaseModel):
+class MessagesOptions(DatasetOptions):
     """The ``options:`` of an input with this data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     keys: list[str] = Field(
         ["a"] * 5, min_length=1, description="the key of each message, in order; their number is the number of messages"
@@ -29,14 +25,12 @@ class Messages(WithoutTables):
 
     about: ClassVar[str] = "a few numbered messages with keys from the scenario"
     Options: ClassVar[type[BaseModel]] = MessagesOptions
-
-    def __init__(self, options: MessagesOptions, *, seed: int) -> None:
-        self._keys = options.keys
+    _options: MessagesOptions
 
     def rows(self) -> int:
-        return len(self._keys)
+        return len(self._options.keys)
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        for number, key in list(enumerate(self._keys, start=1))[start:stop]:
+        for number, key in list(enumerate(self._options.keys, start=1))[start:stop]:
             value = json.dumps({"id": number, "key": key}, ensure_ascii=False, separators=(",", ":"))
-            yield Record(key.encode(), value.encode(), _EPOCH_MS + 1000 * number)
+            yield Record(key.encode(), value.encode(), EPOCH_MS + 1000 * number)

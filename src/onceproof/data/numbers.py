@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import random
 from collections.abc import Iterator
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
-from onceproof.data import Record, WithoutTables, datasets
-
-_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on the time of the run
+from onceproof.data import EPOCH_MS, DatasetOptions, Record, WithoutTables, as_json, datasets
 
 
-class NumbersOptions(BaseModel):
+class NumbersOptions(DatasetOptions):
     """The ``options:`` of an input with this data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rows: PositiveInt = Field(100_000, description="number of records")
     keys: PositiveInt = Field(1_000, description="number of keys")
@@ -36,10 +31,10 @@ class Numbers(WithoutTables):
 
     about: ClassVar[str] = "seeded records: key, per-key sequence number, payload of a chosen size"
     Options: ClassVar[type[BaseModel]] = NumbersOptions
+    _options: NumbersOptions
 
     def __init__(self, options: NumbersOptions, *, seed: int) -> None:
-        self._options = options
-        self._seed = seed
+        super().__init__(options, seed=seed)
         chooser = random.Random(seed)  # noqa: S311 - variety, not secrecy
         strides = [n for n in range(1, min(options.keys, 1000) + 1) if math.gcd(n, options.keys) == 1]
         self._stride = chooser.choice(strides)
@@ -59,7 +54,7 @@ class Numbers(WithoutTables):
         number = (place * self._stride + int.from_bytes(digest)) % self._options.keys
         key = f"k{number:08d}"
         value = {"id": i, "key": key, "seq": turn, "payload": self._payload(i)}
-        return Record(key.encode(), json.dumps(value, separators=(",", ":")).encode(), _EPOCH_MS + i)
+        return Record(key.encode(), as_json(value), EPOCH_MS + i)
 
     def _payload(self, i: int) -> str:
         text = hashlib.blake2b(f"{self._seed}:{i}".encode(), digest_size=32).hexdigest()

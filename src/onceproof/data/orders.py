@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
-from onceproof.data import Record, WithoutTables, datasets
+from onceproof.data import DatasetOptions, Record, WithoutTables, as_iso, as_json, datasets
 
 #: The time of the first order.
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 _CURRENCIES = ("EUR", "USD", "CHF")
 
 
-class OrdersOptions(BaseModel):
+class OrdersOptions(DatasetOptions):
     """The ``options:`` of an input with this data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rows: PositiveInt = Field(10_000, description="number of orders")
     customers: PositiveInt = Field(200, description="number of customers")
@@ -35,10 +32,7 @@ class Orders(WithoutTables):
 
     about: ClassVar[str] = "seeded orders with an exact amount of money, keyed by customer"
     Options: ClassVar[type[BaseModel]] = OrdersOptions
-
-    def __init__(self, options: OrdersOptions, *, seed: int) -> None:
-        self._options = options
-        self._seed = seed
+    _options: OrdersOptions
 
     def rows(self) -> int:
         return self._options.rows
@@ -54,8 +48,7 @@ class Orders(WithoutTables):
                 "order_id": number,
                 "customer": customer,
                 "amount": f"{cents // 100}.{cents % 100:02d}",
-                "ordered_at": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "ordered_at": as_iso(at),
                 "currency": chooser.choice(_CURRENCIES),
             }
-            value = json.dumps(order, separators=(",", ":")).encode()
-            yield Record(customer.encode(), value, int(at.timestamp() * 1000))
+            yield Record(customer.encode(), as_json(order), int(at.timestamp() * 1000))

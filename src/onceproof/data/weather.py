@@ -6,23 +6,20 @@ It can be joined with the stream of flights by ``origin`` and hour.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from onceproof.data import Record, WithoutTables, datasets
+from onceproof.data import DatasetOptions, Record, WithoutTables, as_iso, as_json, as_ms, datasets
 from onceproof.data.flights import CLOSING, CLOSING_AFTER_MS, package_table
 
 ROWS = 26_115
 
 
-class WeatherOptions(BaseModel):
+class WeatherOptions(DatasetOptions):
     """The ``options:`` of an input with this data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     first: Annotated[int, Field(ge=1, le=ROWS, description="number of hourly readings, from the first")] = ROWS
     drop_every: Annotated[
@@ -59,29 +56,18 @@ class Weather(WithoutTables):
         for row in self._hours[start:stop]:
             yield _record(row)
         real = len(self._hours)
-        moment = datetime.fromtimestamp(
-            _timestamp_ms(self._hours[-1]["time_hour"]) / 1000 + CLOSING_AFTER_MS / 1000, UTC
-        )
+        moment = datetime.fromtimestamp((as_ms(self._hours[-1]["time_hour"]) + CLOSING_AFTER_MS) / 1000, UTC)
         for number in range(max(0, start - real), min(stop, self.rows()) - real):
             unknown = {"temp": None, "wind_dir": None, "visib": None}
-            yield _record({"origin": f"closing-{number}", "time_hour": _iso(moment), **unknown, "closing": True})
+            yield _record({"origin": f"closing-{number}", "time_hour": as_iso(moment), **unknown, "closing": True})
 
 
 @functools.cache
 def _hours() -> list[dict[str, Any]]:
     columns = ["origin", "time_hour", "temp", "wind_dir", "visib"]
     table = package_table("weather").select(columns).sort_by([("time_hour", "ascending"), ("origin", "ascending")])
-    return [{**row, "time_hour": _iso(row["time_hour"])} for row in table.to_pylist()]
+    return [{**row, "time_hour": as_iso(row["time_hour"])} for row in table.to_pylist()]
 
 
 def _record(row: dict[str, Any]) -> Record:
-    value = json.dumps(row, separators=(",", ":"), allow_nan=False)
-    return Record(row["origin"].encode(), value.encode(), _timestamp_ms(row["time_hour"]))
-
-
-def _iso(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _timestamp_ms(iso: str) -> int:
-    return int(datetime.fromisoformat(iso).timestamp() * 1000)
+    return Record(row["origin"].encode(), as_json(row), as_ms(row["time_hour"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.proposals import store_rows
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.precomputed import OracleRunner, PrecomputedOracle, work_out
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.model import Scenario
@@ -25,7 +25,7 @@ def ask_oracle(execution: Execution, execute: Callable[[Execution], None]) -> No
     Raises what ``execute`` raises, and `Interrupted`.
     """
     scenario, directory, timeline = execution.scenario, execution.directory, execution.timeline
-    oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
+    oracle = oracle_of(scenario.oracle)
     if not isinstance(oracle, PrecomputedOracle):
         return
     execution.phase("expect")

@@ -126,7 +126,7 @@ def load_decoder(name: str) -> Decode:
 
 
 class _Decoding:
-    """Decodes the values of one topic, and counts those that could not be decoded."""
+    """Decodes the values of one topic, and counts those that could not be decoded: committed ones, as no reader sees the others."""
 
     def __init__(self, decode: Decode | Decoder, topic: str) -> None:
         self._decode = decode
@@ -135,7 +135,7 @@ class _Decoding:
         self.first: str | None = None
         self.problems: list[dict[str, Any]] = []
 
-    def document(self, value: bytes | None, partition: int, offset: int) -> Decoded | None:
+    def document(self, value: bytes | None, partition: int, offset: int, visibility: str) -> Decoded | None:
         """One value as a JSON object; None if there is no value or it cannot be decoded.
 
         Raises `EnvironmentProblem` if the registry does not answer: nothing can be said of any value then.
@@ -149,7 +149,8 @@ class _Decoding:
         except EnvironmentProblem:
             raise
         except Exception as error:  # the user's code may raise anything, and so may a library for damaged bytes
-            self._failed(f"{type(error).__name__}: {error}", partition, offset)
+            if visibility == "committed":
+                self._failed(f"{type(error).__name__}: {error}", partition, offset)
             return None
 
     def _failed(self, cause: str, partition: int, offset: int) -> None:
@@ -172,9 +173,7 @@ def _decode_outputs(
     file: Path, named: Mapping[str, Decode | Decoder], topics: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """Rewrite table ``output``: ``content`` becomes the decoded value, ``raw`` the original bytes."""
-    committed = {name: _Decoding(decode, topics[name]) for name, decode in named.items()}
-    # Aborted and open records are not counted: no reader sees them.
-    uncommitted = {name: _Decoding(decode, topics[name]) for name, decode in named.items()}
+    decodings = {name: _Decoding(decode, topics[name]) for name, decode in named.items()}
 
     def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch["output"].to_pylist()
@@ -184,9 +183,8 @@ def _decode_outputs(
         contents, raws = columns[3], columns[4]
         for row, (name, partition, offset, visibility, content, raw) in enumerate(zip(names, *columns, strict=True)):
             if name in named:
-                decoding = (committed if visibility == "committed" else uncommitted)[name]
                 raws[row] = raw if content is None else content.encode()
-                found = decoding.document(raws[row], partition, offset)
+                found = decodings[name].document(raws[row], partition, offset, visibility)
                 contents[row] = None if found is None else found.document
                 if found is not None and found.document is None:
                     raws[row] = None  # a change that deletes its row leaves what a tombstone leaves: nothing
@@ -196,12 +194,12 @@ def _decode_outputs(
         return batch
 
     _copy(file, file, decoded)
-    return {name: decoding.note() for name, decoding in committed.items()}
+    return {name: decoding.note() for name, decoding in decodings.items()}
 
 
 def _decode_input(run_dir: Path, topic: str, decode: Decode | Decoder) -> dict[str, Any]:
     """Write the topic's rows of table ``input``, each with its decoded value."""
-    committed, uncommitted = _Decoding(decode, topic), _Decoding(decode, topic)
+    decoding = _Decoding(decode, topic)
     target = decoded_file(run_dir, topic)
     target.parent.mkdir(exist_ok=True)
 
@@ -209,13 +207,13 @@ def _decode_input(run_dir: Path, topic: str, decode: Decode | Decoder) -> dict[s
         rows = batch.filter(pc.equal(batch["topic"], topic))
         names = ("value", "partition", "offset", "visibility")
         documents = []
-        for value, partition, offset, visibility in zip(*(rows[name].to_pylist() for name in names), strict=True):
-            found = (committed if visibility == "committed" else uncommitted).document(value, partition, offset)
+        for value in zip(*(rows[name].to_pylist() for name in names), strict=True):
+            found = decoding.document(*value)
             documents.append(None if found is None else found.document)
         return rows.append_column("document", pa.array(documents, pa.string()))
 
     _copy(run_dir / "history" / "input.parquet", target, decoded)
-    return committed.note()
+    return decoding.note()
 
 
 def _copy(source: Path, target: Path, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
-
-from ruamel.yaml import YAML
 
 from onceproof.base.errors import Interrupted, OnceproofError, UsageError
 from onceproof.base.masking import hiding, of_environment
@@ -27,13 +24,12 @@ from onceproof.kinds.contract import Start, kind_of
 from onceproof.reports.picture import files as picture_files
 from onceproof.scenario.model import WORKER, Scenario
 from onceproof.scenario.schedule import Schedule, ShrinkHint, Whole
-from onceproof.scenario.templates import fill
+from onceproof.scenario_files import whole as scenario_text
 from onceproof.scenario_files.checks import crosscheck
 from onceproof.scenario_files.load import load
 
 FOLDER = "shrunk"
 _RUN = "run"
-_ORDER = ("about", "seed", "stack", "input", "pipeline", "chaos", "outputs", "oracle", "claim", "expect", "limits")
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, r
         finally:
             with uninterrupted("removing the executions of the search"):
                 executions.clear()
-        shrunk = replace(shrunk, executions=executions.count)
+        shrunk = replace(shrunk, executions=executions.number)
     seconds = round(time.monotonic() - began, 1)
     return Minimal(run_dir, tuple(sorted(wanted)), whole.schedule, shrunk, path, run, confirmed, seconds, unconfirmed)
 
@@ -180,19 +176,19 @@ class _Executions:
         self._folder = folder
         self._most = most
         self._report = report
-        self._number = 0
+        self.number = 0
         self._directories: dict[Hashable, Path] = {}
         self._best: Path | None = None
 
     def execute(self, schedule: Schedule) -> Executed | None:
-        directory = self._directory(self._number + 1)
+        directory = self._directory(self.number + 1)
         scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
         if crosscheck.of_schedule(scenario):
             return None
         self._execute_into(scenario, directory, self._here)
         verdict = judge(directory)
         summary = _one_line(verdict)
-        self._report(f"{self._number} of at most {self._most}: {schedule}: {summary}")
+        self._report(f"{self.number} of at most {self._most}: {schedule}: {summary}")
         self._directories[self._whole.execution_key(schedule)] = directory
         return Executed(frozenset(verdict.anomalies()), summary)
 
@@ -205,12 +201,8 @@ class _Executions:
         self._execute_into(load(path), directory, path.parent)
         verdict = check(directory)
         self._draw(directory)
-        self._report(f"{self._number} of at most {self._most}: {path.name}: {_one_line(verdict)}")
+        self._report(f"{self.number} of at most {self._most}: {path.name}: {_one_line(verdict)}")
         return directory, wanted <= verdict.anomalies().keys() <= known
-
-    @property
-    def count(self) -> int:
-        return self._number
 
     def best(self) -> Path | None:
         """Move the run of the best schedule to where a reader looks for it, and return its directory; None if there is none."""
@@ -229,7 +221,7 @@ class _Executions:
 
     def clear(self) -> None:
         """Remove every execution, also an unfinished one, and the folder if it is then empty."""
-        for number in range(1, self._number + 2):
+        for number in range(1, self.number + 2):
             self._remove(self._directory(number))
         with suppress(OSError):
             self._folder.rmdir()
@@ -238,9 +230,9 @@ class _Executions:
         return self._folder / f"{number:04d}"
 
     def _execute_into(self, scenario: Scenario, directory: Path, here: Path) -> None:
-        self._number += 1
+        self.number += 1
         run = RunDir.below(directory)
-        execute_once(scenario, here, self._start, run, self._number)
+        execute_once(scenario, here, self._start, run, self.number)
 
     def _remove(self, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
@@ -269,32 +261,12 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     path = folder / f"{file_name(whole.scenario.name)}-minimal.yaml"
     scenario = whole.of(best, path.with_suffix(".jsonl"))
     document = scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    pipeline = document["pipeline"]
-    if pipeline["command"] == WORKER:
-        del pipeline["command"]
-    templates = {"here": str(here)}  # the file is in another folder, and what it names is not
-    named = ("input", "pipeline", "outputs", "oracle")
+    if document["pipeline"]["command"] == WORKER:
+        del document["pipeline"]["command"]
     document |= {
         "about": f"The smallest schedule found of {whole.scenario.name} that still shows {', '.join(anomalies)}: {best}.",
-        **{name: _fill_templates(document[name], templates) for name in named},
         "expect": {"verdict": "violated", "anomalies": list(anomalies)},
     }
-    del document["name"]  # the file has it
-    text = StringIO()
-    yaml = YAML()
-    yaml.width = 120
-    yaml.default_flow_style = None  # lists and mappings of plain values go on one line, as people write them
-    yaml.dump({name: document[name] for name in _ORDER if name in document}, text)
-    path.write_text(text.getvalue(), encoding="utf-8")
+    # The file is in another folder, and what it names is not.
+    path.write_text(scenario_text.text(scenario_text.tree_of(document, here)), encoding="utf-8")
     return path
-
-
-def _fill_templates(given: Any, values: Mapping[str, str]) -> Any:
-    """Return the document with all templates filled in, and with numeric keys as numbers."""
-    if isinstance(given, dict):
-        return {
-            int(name) if name.isdecimal() else name: _fill_templates(value, values) for name, value in given.items()
-        }
-    if isinstance(given, list):
-        return [_fill_templates(value, values) for value in given]
-    return fill(given, values) if isinstance(given, str) else given

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Result:
+class ComparedResult:
     """The result of an execution, as far as it must be the same each time."""
 
     outcome: Outcome
@@ -67,15 +67,7 @@ class Replay:
     """Run directories of executions with other findings."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "times": self.times,
-            "same": self.same,
-            "verdicts": self.verdicts,
-            "seconds": list(self.seconds),
-            "start_s": self.start_s,
-            "different": list(self.different),
-        }
+        return asdict(self)
 
 
 def stored_scenario(run_dir: Path) -> Scenario:
@@ -91,7 +83,13 @@ def folder_of_scenario(run_dir: Path) -> Path:
 def replayable(run_dir: Path) -> Scenario:
     """Return the scenario of a run that can be executed again and compared. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
-    _require_history(run_dir)
+    run = RunRecord.read(run_dir)
+    if not run.observed:  # there is nothing to compare with
+        (why,) = unobserved(run_dir, run).reasons
+        raise HistoryError(
+            f"{run_dir} has no whole history to compare a replay with: {why}",
+            hint="run the scenario again, and replay that run",
+        )
     for secret in scenario.pipeline.secrets:
         if secret not in os.environ:
             raise UsageError(
@@ -173,18 +171,6 @@ def start_services(start: Start, owner: Owner, folder: Path) -> Services:
         timeline.close()
 
 
-def _require_history(run_dir: Path) -> None:
-    """Raise `HistoryError` for a run that ended before its history was written: there is nothing to compare with."""
-    run = RunRecord.read(run_dir)
-    if run.observed:
-        return
-    (why,) = unobserved(run_dir, run).reasons
-    raise HistoryError(
-        f"{run_dir} has no whole history to compare a replay with: {why}",
-        hint="run the scenario again, and replay that run",
-    )
-
-
 def execute_once(scenario: Scenario, here: Path, start: Start | None, directory: RunDir, number: int) -> None:
     """Execute the schedule and write its history to ``directory``; ``number`` makes its names unique on shared services."""
     timeline = Timeline(directory.events)
@@ -200,12 +186,12 @@ def file_name(scenario: str) -> str:
     return re.sub(r"[^\w.-]+", "-", scenario)[:100]
 
 
-def _result(run_dir: Path, scenario: Scenario, verdict: Verdict) -> Result:
+def _result(run_dir: Path, scenario: Scenario, verdict: Verdict) -> ComparedResult:
     exactly = kind_of(scenario).repeats_exactly
     found = {(f.anomaly, f.output, f.total if exactly else None) for f in verdict.findings if f.violates}
     columns = ["output", "content"]
     rows = pq.read_table(run_dir / "history" / "output.parquet", columns=columns).to_pylist() if exactly else None
-    return Result(
+    return ComparedResult(
         verdict.outcome,
         tuple(sorted(found, key=repr)),
         tuple(fault.hit for fault in verdict.faults),

@@ -33,7 +33,7 @@ class Executed:
 
 
 @dataclass(frozen=True)
-class Try:
+class TriedRemoval:
     """A removal that was tried, and why it was rejected."""
 
     without: str
@@ -47,7 +47,7 @@ class Shrunk:
 
     best: Schedule
     executions: int
-    tried: tuple[Try, ...]
+    tried: tuple[TriedRemoval, ...]
     """Every removal from ``best`` that was tried. None of them shows the anomalies."""
     minimal: bool
     """Whether every single removal was tried, in every way."""
@@ -132,20 +132,20 @@ class Shrink:
             else:
                 cut_into = min(2 * cut_into, len(parts))
 
-    def _reduce(self) -> list[Try]:
+    def _reduce(self) -> list[TriedRemoval]:
         """Remove one part after the other until none can be removed; return the removals tried from the last schedule."""
         while True:
-            tried: list[Try] = []
+            tried: list[TriedRemoval] = []
             self._cut.clear()
             if not self._remove_one(tried):
                 return tried
 
-    def _remove_one(self, tried: list[Try]) -> bool:
+    def _remove_one(self, tried: list[TriedRemoval]) -> bool:
         for removal in self.best.smaller():
             for schedule in removal.ways:
                 if self._accept(schedule):
                     return True
-                tried.append(Try(removal.without, schedule, self._describe_result(schedule)))
+                tried.append(TriedRemoval(removal.without, schedule, self._describe_result(schedule)))
             if removal.cut:
                 self._cut.append(removal.without)
         return False
@@ -172,10 +172,10 @@ class Shrink:
             self.executions += self._results[key] is not None
         return self._known_to_show(schedule)
 
-    def _known_removals(self) -> tuple[Try, ...]:
+    def _known_removals(self) -> tuple[TriedRemoval, ...]:
         """Return the removals from the best schedule that a search tried before it ended early."""
         return tuple(
-            Try(removal.without, schedule, self._describe_result(schedule))
+            TriedRemoval(removal.without, schedule, self._describe_result(schedule))
             for removal in self.best.smaller()
             for schedule in removal.ways
             if self.execution_key(schedule) in self._results

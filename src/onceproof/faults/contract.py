@@ -19,6 +19,7 @@ from onceproof.scenario import kinds
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.scenario.problem import Complaint
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,8 @@ class Placement:
     """What will prove that the fault hit."""
 
 
-@dataclass(frozen=True)
-class SpecProblem:
-    """A setting of a fault (or oracle) that can never work. ``loc`` is its path within the fault's own mapping."""
-
-    loc: tuple[str | int, ...]
-    message: str
-    hint: str | None = None
+SpecProblem = Complaint
+"""A setting of a fault that can never work. Its place is the path within the fault's own mapping."""
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from onceproof.scenario.points import Point
-
-Target = Literal["postgres", "kafka"]
+from onceproof.stores.frames import Service, Sink
 
 FIRST = 2
 """Batch of a run's first fault: one batch with data has completed before it (batch 0 is nearly always empty)."""
@@ -30,28 +29,8 @@ class Query:
     """Whether it writes its checkpoint through onceproof's checkpoint file system, which can make it wait in a write."""
     state_stores: int = 0
     """The number of its state partitions; 0 for a stateless query."""
-    parks: tuple[Target, ...] = ()
+    parks: tuple[Service, ...] = ()
     """The sinks of `onceproof.sinks` that it uses: these can park before their commit."""
-
-
-@dataclass(frozen=True)
-class Sink:
-    """An output, with the frame by which a rule can find its commit, or its first write if it has no commit."""
-
-    target: Target
-    query: str
-    frame: Mapping[str, Any]
-    """The value of ``frame:`` in a scenario."""
-    words: str
-    """``COMMIT of departures``, ``EndTxn``, ``first Produce to departures, which has no commit``."""
-    place: str = ""
-    """The table or the topic."""
-    commits: bool = True
-    """False: each write is final at once, and ``frame`` is the first write of a batch."""
-    write: Mapping[str, Any] | None = None
-    """The frame of a write in the middle of a batch; None where none was seen."""
-    shares_with: frozenset[str] = frozenset()
-    """Outputs that always committed a batch together with this one, so that no fault can strike between the two."""
 
 
 def _distinct(sinks: tuple[Sink, ...], key: Callable[[Sink], str]) -> tuple[Sink, ...]:

@@ -9,7 +9,6 @@ any job (`onceproof.faults.frames`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from pydantic import Field
 
@@ -18,14 +17,12 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
-    FrameSpec,
     StoppedFrame,
     at_plan,
     frame_problems,
     placement_at_frame,
     prove_loss,
     wait_for_commit,
-    wait_for_outcome,
 )
 from onceproof.faults.job import Job, Try, at_checkpoint, at_commit
 from onceproof.faults.placement import one_line, placement_at, point_problems
@@ -34,10 +31,8 @@ from onceproof.instruments.proxy.rules import Action, Cut
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Proxy, Stream
-from onceproof.stores.kafka.transactions import OpenTransaction
+from onceproof.stores.frames import FrameSpec, ParkedCommit, Service, frames_of
 
-_SETTLE_S = 20.0
-"""EndTxn takes milliseconds once it has arrived, and Kafka aborts a transaction after its time-out of 10 s."""
 _ERROR_S = 45.0
 """Limit for the sink to notice: the commit time-outs of the scenarios are 2 s; a user's own sink may have longer ones."""
 
@@ -49,7 +44,7 @@ class CommitAt(At):
 
 
 class CutCommitSpec(FaultSpec):
-    target: Literal["postgres", "kafka"]
+    target: Service
     at: CommitAt
     frame: FrameSpec | None = Field(None, description="which request; only where the protocol proxy places the fault")
     cut: Cut = Field("reset", description="what the client sees there: reset, close, or silence until its own time-out")
@@ -68,7 +63,8 @@ class CutCommit:
             self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True, cut=spec.cut)
         self._proxies: list[Proxy] = []
         self._struck_at = 0.0
-        self._open: OpenTransaction | None = None
+        self._store = frames_of(spec.target)
+        self._parked: ParkedCommit | None = None
 
     @classmethod
     def frame_point(cls) -> Point:
@@ -92,9 +88,8 @@ class CutCommit:
             message = f"`cut` has no effect at {spec.at.point}, where Toxiproxy cuts the connection"
             hint = f"use at: {{point: {cls.frame_point()}}}, or remove `cut`"
             problems.append(SpecProblem(("cut",), message, hint))
-        if spec.target == "postgres" and scenario.stack.postgres is None:
-            problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
-        return problems
+        missing = frames_of(spec.target).missing(scenario)
+        return problems if missing is None else [*problems, missing]
 
     @classmethod
     def tries(cls, job: Job) -> Iterator[Try]:
@@ -119,9 +114,7 @@ class CutCommit:
         }[cls.stream]
         if cls.reads_frames(spec):
             proof = "the service's answer to it" if cls.stream == "downstream" else "that it was never delivered"
-            if spec.target == "postgres":
-                proof += ", and the transaction's status in Postgres"
-            return placement_at_frame(spec.at.point, proof, scenario)
+            return placement_at_frame(spec.at.point, proof + frames_of(spec.target).proof, scenario)
         return placement_at(spec.at.point, proof, scenario)
 
     def matches(self, seen: Occurrence) -> bool:
@@ -134,29 +127,19 @@ class CutCommit:
         if self._stopped is not None:
             self._stopped.arm(context, seen)
             return
-        if self._spec.target == "postgres":
-            assert context.stack.postgres is not None
-            self._proxies = [context.stack.postgres.proxy]
-            # Toxiproxy closes the connection at the first byte of that direction, so the sink need not time out.
-            self._proxies[0].add_toxic("limit_data", self.stream, bytes=0)
-        else:
-            kafka = context.stack.kafka
-            self._open = OpenTransaction(kafka, seen.facts["topic"])
-            self._proxies = [kafka.client_proxy(broker) for broker in kafka.brokers]
-            # After a closed connection the client would retry over another one, and succeed: so drop the bytes instead.
-            for proxy in self._proxies:
-                proxy.add_toxic("timeout", self.stream, timeout=0)
+        self._parked = self._store.parked(context.stack, seen.facts)
+        self._proxies = self._store.proxies(context.stack)
+        toxic, attributes = self._store.cuts
+        for proxy in self._proxies:
+            proxy.add_toxic(toxic, self.stream, **attributes)
         if seen.release is not None:
             seen.release()
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if self._stopped is not None:
             return prove_loss(self._stopped, context, seen)
-        applied = (
-            self._applied_postgres(context, seen)
-            if self._spec.target == "postgres"
-            else self._applied_kafka(context, seen)
-        )
+        assert self._parked is not None, "it has struck"
+        applied = self._parked.applied(self.stream)
 
         def sink_event(event: str) -> SinkEvent | None:
             return context.sink_event_since(
@@ -171,7 +154,7 @@ class CutCommit:
         reported = Evidence("the sink reported", detail=one_line(error.facts.get("message", error.event)))
         if error.event == "committed":
             return missed(applied[1], "the sink reported that its commit succeeded: nothing was lost")
-        if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):
+        if self.stream == "upstream" and self._parked.ended():
             return missed("the transaction ended although its EndTxn was to be lost", reported)
         self.heal(context)
         if not applied[0]:
@@ -183,27 +166,3 @@ class CutCommit:
             self._stopped.close(context)
         for proxy in self._proxies:
             proxy.heal()
-
-    def _applied_postgres(self, context: FaultContext, seen: Occurrence) -> tuple[bool, str]:
-        """Whether the transaction's outcome is the one that this fault intends, and the evidence for it."""
-        assert context.stack.postgres is not None
-        xid = str(seen.facts["xid"])
-        wanted = "committed" if self.stream == "downstream" else "aborted"
-        status = wait_for_outcome(context.stack.postgres, xid)
-        return status == wanted, f"pg_xact_status of transaction {xid}: {status}"
-
-    def _applied_kafka(self, context: FaultContext, seen: Occurrence) -> tuple[bool, str]:
-        opened = self._open
-        assert opened is not None
-        who = f"transactional.id {seen.facts.get('transactional_id')}"
-        if not opened.has_open_records:
-            return False, f"no transaction was open on topic {seen.facts['topic']} when {who} was parked"
-        if self.stream == "upstream":
-            return True, f"{who}: the transaction on {opened.describe()} stayed open, because its EndTxn never arrived"
-        wait_until(f"the transaction of {who} to end", opened.ended, deadline_s=_SETTLE_S)
-        visible = opened.visible()
-        return (
-            visible,
-            f"{who}: the last stable offset passed {opened.describe()}, and read_committed readers "
-            f"{'see' if visible else 'do not see'} the records",
-        )

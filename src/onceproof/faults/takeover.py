@@ -62,6 +62,28 @@ class Takeover:
         """True until the successor has planned a batch of its own; then the feed waits until the first driver is gone."""
         return self.was_open and not self._own_batches()
 
+    def prove(
+        self, held: str, when: str, check: Callable[[list[str]], str | None], resume: Callable[[], None], after: str
+    ) -> Proof:
+        """Prove that the successor took over while the first driver was ``held``, and what that one did once it resumed.
+
+        ``when``: the end of the sentence for a batch that "was no longer open when ...". ``check(evidence)`` is called once the
+        successor is idle: returns why the first driver is no longer held, or None, and may add to the evidence.
+        """
+        n = self._seen.batch
+        if not self.was_open:
+            return missed(f"batch {n} was no longer open when {when}")
+        state = f"offsets/{n} written, commits/{n} missing"
+        evidence = [f"driver start {self.start} was {held} at {self._seen.point} of batch {n}: {state}"]
+        succeeded, sentence = self.wait_for_successor()
+        evidence.append(sentence)
+        if not succeeded:
+            return missed(*evidence)
+        before = sink_state(self._context.stack)
+        if (why := check(evidence)) is not None:
+            return missed(*evidence, why)
+        return self.resume_first(resume, before, evidence, after=after)
+
     def wait_for_successor(self) -> tuple[bool, str]:
         """Wait until the successor has committed the batch and one of its own, and is idle. Whether it did, and the evidence.
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
@@ -18,20 +17,19 @@ from onceproof.base.waiting import wait_until
 from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed
-from onceproof.faults.frames import FrameSpec, StoppedFrame, at_plan, describe_frame, frame_problems
+from onceproof.faults.frames import AtItsFrame, StoppedFrame, frame_problems
 from onceproof.faults.placement import committed, point_problems
-from onceproof.instruments.proxy.rules import WRITES, Hit
+from onceproof.instruments.proxy.rules import Hit
 from onceproof.pipeline.spark_events import Attempt, attempts
 from onceproof.pipeline.spark_tasks import TaskProcess, Tree, sender
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.frames import FrameSpec, Service, StoreFrames, all_frames, frames_of
 
 _EVENT_LOG_S = 20.0
 """Spark writes its event log asynchronously, with a delay of milliseconds."""
 _WORKER_GONE = "Python worker exited unexpectedly"
 """Spark's error for a task whose Python worker closed its connection (``PythonRunner``)."""
-
-Service = Literal["postgres", "kafka"]
 
 
 class TaskFrame(FrameSpec):
@@ -41,8 +39,9 @@ class TaskFrame(FrameSpec):
         None, description="the service to which it is sent (default: postgres if the stack has it)"
     )
 
-    def service_in(self, scenario: Scenario) -> Service:
-        return self.service or ("kafka" if scenario.stack.postgres is None else "postgres")
+    def service_in(self, offered: Callable[[StoreFrames], bool]) -> Service:
+        """The service, or the first one that is offered."""
+        return self.service if self.service is not None else next(filter(offered, all_frames())).service
 
 
 class TaskSpec(FaultSpec):
@@ -55,9 +54,8 @@ def _with_kind(frame: TaskFrame, service: Service) -> TaskFrame:
     """The frame with its default kind: one that a task sends several times, not the commit at its end."""
     if frame.kind is not None:
         return frame
-    if service == "kafka":
-        return frame.model_copy(update={"kind": "Produce"})
-    return frame.model_copy(update={"kind": "statement", "sql": frame.sql or WRITES})
+    usual = frames_of(service).in_task
+    return frame.model_copy(update={key: getattr(frame, key) or value for key, value in usual.items()})
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class StoppedTask:
         self._stopped: StoppedFrame | None = None
 
     def arm(self, context: FaultContext, seen: Occurrence) -> None:
-        service = self._frame.service or ("kafka" if context.stack.postgres is None else "postgres")
+        service = self._frame.service_in(lambda store: bool(store.proxies(context.stack)))
         self._stopped = StoppedFrame(_with_kind(self._frame, service), service, "park", hold=True)
         self._stopped.arm(context, seen)
 
@@ -92,9 +90,10 @@ class StoppedTask:
         found = self._stopped.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
-        stopped = f"{describe_frame(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"
+        stopped = self._stopped.describe_stop(found, seen)
         pids = context.job.pids() + (context.stack.spark.pids() if context.stack.spark is not None else [])
-        address = self._address_of(context, found.proxy)
+        listeners = self._stopped.store.proxies(context.stack)
+        address = next(one.listen for one in listeners if one.name == found.proxy)
         process = sender(found.client, pids, address)
         if process is None:
             return missed(stopped, f"its sender was not found: no process of the job holds connection {found.client}")
@@ -102,15 +101,6 @@ class StoppedTask:
         if why is not None:
             return missed(stopped, f"it was sent by {process.describe()}: {why}")
         return Victim(process, found, address, (stopped, f"it was sent by {process.describe()}"))
-
-    def _address_of(self, context: FaultContext, proxy: str) -> str:
-        """The ``host:port`` to which clients of that protocol proxy connect."""
-        assert self._stopped is not None
-        postgres, kafka = context.stack.postgres, context.stack.kafka
-        if self._stopped.target == "postgres":
-            assert postgres is not None, "validated: the frame needs Postgres"
-            return postgres.proxy.listen
-        return next(one.listen for one in map(kafka.client_proxy, kafka.brokers) if one.name == proxy)
 
     def mismatch(self, process: TaskProcess) -> str | None:
         """Why the sender is not the fault's target; None if it is. The driver is never struck instead of an executor."""
@@ -210,17 +200,13 @@ def _died(lost: Attempt, victim: TaskProcess) -> bool:
     return lost.reason == "ExceptionFailure" and victim.role == "python-worker" and _WORKER_GONE in lost.why
 
 
-class TaskFault:
+class TaskFault(AtItsFrame):
     """Base of crash and stall in the middle of a task: armed when the batch is planned; `prove` then strikes at the frame."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self._spec = spec
         self._task = StoppedTask(spec)
         self._tree: Tree | None = None
-
-    @classmethod
-    def reads_frames(cls, spec: TaskSpec) -> bool:
-        return True
 
     @classmethod
     def problems(cls, spec: TaskSpec, scenario: Scenario) -> list[SpecProblem]:
@@ -234,16 +220,12 @@ class TaskFault:
             message = f"the command says {local!r}: tasks would run in the driver, not on the stack's executors"
             problems.append(SpecProblem(("target",), message, "set no master, or set it to {spark.master}"))
         frame = spec.frame or TaskFrame()
-        service = frame.service_in(scenario)
-        if service == "postgres" and scenario.stack.postgres is None:
-            message = "this stack has no Postgres"
-            return [*problems, SpecProblem(("frame", "service"), message, "add `postgres: {}` to the stack")]
+        service = frame.service_in(lambda store: store.missing(scenario) is None)
+        if (missing := frames_of(service).missing(scenario)) is not None:
+            return [*problems, replace(missing, loc=("frame", "service"))]
         # Only the kind: the default pattern, any statement that writes, does not identify a query.
         frame = frame.model_copy(update={"kind": _with_kind(frame, service).kind})
         return problems + frame_problems(frame, service, scenario, query=spec.at.query)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._task.arm(context, seen)

@@ -6,9 +6,9 @@ import base64
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import fastavro
@@ -17,19 +17,22 @@ from fastavro.schema import SchemaParseException, UnknownType
 from onceproof.base.errors import UsageError
 from onceproof.formats import values
 from onceproof.formats.registry import Schema
-from onceproof.formats.values import ANY, DATE, DOUBLE, INSTANT, LOCAL, SINGLE, TIME, UUID_TYPE, Path
+from onceproof.formats.values import (
+    ANY,
+    DATE,
+    DOUBLE,
+    INSTANT,
+    LOCAL,
+    SINGLE,
+    TIME,
+    UUID_TYPE,
+    Path,
+    after_epoch,
+    day_after_epoch,
+    unscaled_decimal,
+)
 
 _RANGE = {"int": 2**31, "long": 2**63}
-_LOGICAL = {
-    "timestamp-millis": INSTANT,
-    "timestamp-micros": INSTANT,
-    "local-timestamp-millis": LOCAL,
-    "local-timestamp-micros": LOCAL,
-    "date": DATE,
-    "time-millis": TIME,
-    "time-micros": TIME,
-    "uuid": UUID_TYPE,
-}
 
 
 class Avro:
@@ -93,7 +96,7 @@ class Avro:
             if exact is not None:
                 yield path, exact
         elif logical in _LOGICAL:
-            yield path, _LOGICAL[logical]
+            yield path, _LOGICAL[logical].type
         elif kind in ("float", "double"):
             yield path, SINGLE if kind == "float" else DOUBLE
         elif kind == "array":
@@ -126,10 +129,10 @@ class Avro:
             return values.single(value) if singles else float(value)
         if kind in ("bytes", "fixed") and isinstance(value, str):
             value = value.encode("latin-1")
-            return _unscaled(value, schema.get("scale", 0)) if logical == "decimal" else value
-        if logical in _OF_NUMBER and isinstance(value, int):
-            return _OF_NUMBER[logical](value)
-        return UUID(value) if logical == "uuid" and isinstance(value, str) else value
+            return unscaled_decimal(value, schema.get("scale", 0)) if logical == "decimal" else value
+        if logical in _LOGICAL and isinstance(value, str if logical == "uuid" else int):
+            return _LOGICAL[logical].of_default(value)
+        return value
 
     def _branch(self, branches: list[Any], value: Any) -> Any:
         """The branch of the union that the value belongs to; None if it is unclear, or if the value needs no change."""
@@ -161,8 +164,10 @@ class Avro:
             _expect(value in schema["symbols"], f"one of {', '.join(schema['symbols'])}", value, place)
             return value
         try:
-            if logical in _FITS_LOGICAL:
-                return _FITS_LOGICAL[logical](schema, value)
+            if logical == "decimal":
+                return _decimal(schema, value)
+            if logical in _LOGICAL:
+                return _LOGICAL[logical].fit(schema, value)
             return _FITS[kind](schema, value)
         except (ValueError, TypeError, KeyError, InvalidOperation) as error:
             named = f"{kind} ({logical})" if logical else kind
@@ -264,27 +269,6 @@ def _expect(holds: bool, what: str, value: Any, place: str) -> None:
 
 def _shown(value: Any) -> str:
     return str(value)[:60] if isinstance(value, Decimal) else repr(value)[:60]
-
-
-def _unscaled(number: bytes, scale: int) -> Decimal:
-    unscaled = int.from_bytes(number, "big", signed=True)
-    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
-
-
-def _after_epoch(micros: int) -> datetime:
-    return datetime(1970, 1, 1) + timedelta(microseconds=micros)
-
-
-#: A number in a schema's default -> the value that it means.
-_OF_NUMBER: dict[str | None, Callable[[int], Any]] = {
-    "timestamp-millis": lambda number: _after_epoch(number * 1000).replace(tzinfo=UTC),
-    "timestamp-micros": lambda number: _after_epoch(number).replace(tzinfo=UTC),
-    "local-timestamp-millis": lambda number: _after_epoch(number * 1000),
-    "local-timestamp-micros": _after_epoch,
-    "date": lambda number: date(1970, 1, 1) + timedelta(days=number),
-    "time-millis": lambda number: _after_epoch(number * 1000).time(),
-    "time-micros": lambda number: _after_epoch(number).time(),
-}
 
 
 def _whole(schema: Any, value: Any) -> int:
@@ -394,14 +378,26 @@ _FITS: dict[str, Callable[[Any, Any], Any]] = {
     "bytes": _bytes,
     "fixed": _bytes,
 }
-_FITS_LOGICAL: dict[str | None, Callable[[Any, Any], Any]] = {
-    "decimal": _decimal,
-    "timestamp-millis": _moment,
-    "timestamp-micros": _moment,
-    "local-timestamp-millis": _local,
-    "local-timestamp-micros": _local,
-    "date": _date,
-    "time-millis": _time,
-    "time-micros": _time,
-    "uuid": lambda schema, value: UUID(_text(schema, value)),
+
+
+class _Logical(NamedTuple):
+    """A logical type that is not decimal."""
+
+    type: str
+    """DuckDB's type."""
+    of_default: Callable[[Any], Any]
+    """The value that a schema's default means: of a number, or of text for a UUID."""
+    fit: Callable[[Any, Any], Any]
+    """The value of JSON as fastavro takes it."""
+
+
+_LOGICAL: dict[str | None, _Logical] = {
+    "timestamp-millis": _Logical(INSTANT, lambda ms: after_epoch(ms * 1000).replace(tzinfo=UTC), _moment),
+    "timestamp-micros": _Logical(INSTANT, lambda micros: after_epoch(micros).replace(tzinfo=UTC), _moment),
+    "local-timestamp-millis": _Logical(LOCAL, lambda ms: after_epoch(ms * 1000), _local),
+    "local-timestamp-micros": _Logical(LOCAL, after_epoch, _local),
+    "date": _Logical(DATE, day_after_epoch, _date),
+    "time-millis": _Logical(TIME, lambda ms: after_epoch(ms * 1000).time(), _time),
+    "time-micros": _Logical(TIME, lambda micros: after_epoch(micros).time(), _time),
+    "uuid": _Logical(UUID_TYPE, UUID, lambda schema, value: UUID(_text(schema, value))),
 }

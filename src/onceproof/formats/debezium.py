@@ -7,13 +7,23 @@ type; without the schema they stay what JSON says.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, time
 from typing import Any
 
 from onceproof.formats import values
-from onceproof.formats.values import DATE, DOUBLE, INSTANT, LOCAL, SINGLE, TIME, Path
+from onceproof.formats.values import (
+    DATE,
+    DOUBLE,
+    INSTANT,
+    LOCAL,
+    SINGLE,
+    TIME,
+    Path,
+    after_epoch,
+    day_after_epoch,
+    unscaled_decimal,
+)
 
 #: create, update, delete, read (snapshot), truncate, message.
 OPERATIONS = ("c", "u", "d", "r", "t", "m")
@@ -22,20 +32,17 @@ OPERATION = "__op"
 
 #: What Connect's JSON converter puts around an event.
 _AROUND = ("schema", "payload")
-_EPOCH = datetime(1970, 1, 1)
-_DAY = date(1970, 1, 1)
-#: Connect's logical type -> microseconds per unit, and DuckDB's type.
-_MOMENTS = {
-    "org.apache.kafka.connect.data.Timestamp": (1_000, INSTANT),
-    "io.debezium.time.Timestamp": (1_000, LOCAL),
-    "io.debezium.time.MicroTimestamp": (1, LOCAL),
+#: Connect's logical type of a number -> DuckDB's type, and the value that a number means.
+_LOGICAL: dict[Any, tuple[str, Callable[[int], Any]]] = {
+    "org.apache.kafka.connect.data.Timestamp": (INSTANT, lambda ms: after_epoch(ms * 1000).replace(tzinfo=UTC)),
+    "io.debezium.time.Timestamp": (LOCAL, lambda ms: after_epoch(ms * 1000)),
+    "io.debezium.time.MicroTimestamp": (LOCAL, after_epoch),
+    "org.apache.kafka.connect.data.Date": (DATE, day_after_epoch),
+    "io.debezium.time.Date": (DATE, day_after_epoch),
+    "org.apache.kafka.connect.data.Time": (TIME, lambda ms: _time(ms * 1000)),
+    "io.debezium.time.Time": (TIME, lambda ms: _time(ms * 1000)),
+    "io.debezium.time.MicroTime": (TIME, lambda micros: _time(micros)),
 }
-_TIMES = {
-    "org.apache.kafka.connect.data.Time": 1_000,
-    "io.debezium.time.Time": 1_000,
-    "io.debezium.time.MicroTime": 1,
-}
-_DATES = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _NAME_OF_PRECISION = "connect.decimal.precision"
 
@@ -95,17 +102,11 @@ def _typed(schema: Any, value: Any, place: str) -> Any:
     name, kind = schema.get("name"), schema.get("type")
     try:
         if name == _DECIMAL:
-            return _decimal(base64.b64decode(value), _scale(schema))
+            return unscaled_decimal(base64.b64decode(value), _scale(schema))
         if name == "io.debezium.data.VariableScaleDecimal":
-            return _decimal(base64.b64decode(value["value"]), int(value["scale"]))
-        if name in _MOMENTS:
-            per_unit, as_type = _MOMENTS[name]
-            moment = _EPOCH + timedelta(microseconds=int(value) * per_unit)
-            return moment.replace(tzinfo=UTC) if as_type == INSTANT else moment
-        if name in _DATES:
-            return _DAY + timedelta(days=int(value))
-        if name in _TIMES:
-            return _time(int(value) * _TIMES[name])
+            return unscaled_decimal(base64.b64decode(value["value"]), int(value["scale"]))
+        if name in _LOGICAL:
+            return _LOGICAL[name][1](int(value))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(f"field {place}: {str(value)[:60]!r} is not a {name}: {error}") from None
     if kind == "struct" and isinstance(value, Mapping):
@@ -125,12 +126,8 @@ def _types(schema: Any, path: Path) -> Iterator[tuple[Path, str]]:
         exact = values.decimal_type(precision, _scale(schema))
         if exact is not None:
             yield path, exact
-    elif name in _MOMENTS:
-        yield path, _MOMENTS[name][1]
-    elif name in _DATES:
-        yield path, DATE
-    elif name in _TIMES:
-        yield path, TIME
+    elif name in _LOGICAL:
+        yield path, _LOGICAL[name][0]
     elif kind in ("float", "double"):
         yield path, SINGLE if kind == "float" else DOUBLE
     elif kind == "struct":
@@ -144,12 +141,7 @@ def _scale(schema: Mapping[str, Any]) -> int:
     return int((schema.get("parameters") or {})["scale"])
 
 
-def _decimal(unscaled: bytes, scale: int) -> Decimal:
-    number = int.from_bytes(unscaled, "big", signed=True)
-    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
-
-
 def _time(micros: int) -> time:
     if not 0 <= micros < 86_400_000_000:
         raise ValueError("it is not within a day")
-    return (_EPOCH + timedelta(microseconds=micros)).time()
+    return after_epoch(micros).time()

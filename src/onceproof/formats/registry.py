@@ -27,6 +27,7 @@ _KINDS = {".avsc": AVRO, ".proto": PROTOBUF, ".json": JSON}
 KIND_OF = {"avro": AVRO, "protobuf": PROTOBUF, "json-schema": JSON}
 
 _TIMEOUT_S = 10.0
+_ADDRESS = "is this the address of a schema registry? (Apicurio's ends with /apis/ccompat/v7)"
 _NOT_FOUND = 404
 _TYPE = "application/vnd.schemaregistry.v1+json"
 #: A longer chain of references is a mistake.
@@ -209,7 +210,7 @@ class Registry:
             where = ".".join(map(str, why["loc"]))
             raise EnvironmentProblem(
                 f"registry {self._url} answered {path} with something else than a schema: {where}: {why['msg']}",
-                hint="is this the address of a schema registry?",
+                hint=_ADDRESS,
             ) from None
 
     def _collect(self, answer: _Registered, found: dict[str, str]) -> None:
@@ -261,10 +262,15 @@ class Registry:
                 f"registry {self._url} refuses the schema for {path}: it is not compatible with the one before: {_short(content)}",
                 hint="change the schema, or the subject's compatibility in the registry",
             )
+        if answer.status_code == 422:
+            raise EnvironmentProblem(
+                f"registry {self._url} refuses the schema for {path}: {_short(content)}",
+                hint="correct the schema (Apicurio recognises a JSON Schema by its $schema)",
+            )
         if not answer.ok or content is None:
             raise EnvironmentProblem(
                 f"registry {self._url} answered {path} with HTTP {answer.status_code}: {_short(content)}",
-                hint="is this the address of a schema registry?",
+                hint=_ADDRESS,
             )
         return content
 

@@ -7,7 +7,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -93,6 +93,21 @@ def single(value: float) -> Any:
         if struct.pack("<f", float(text)) == struct.pack("<f", value):
             return documents.Number(repr(float(text)))
     return documents.Number(repr(float(f"{value:.9g}")))
+
+
+def unscaled_decimal(unscaled: bytes, scale: int) -> Decimal:
+    """The decimal of an integer, in big-endian bytes, with ``scale`` digits after the point."""
+    number = int.from_bytes(unscaled, "big", signed=True)
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+
+
+def after_epoch(micros: int) -> datetime:
+    """The moment so many microseconds after 1970 began, without a time zone."""
+    return datetime(1970, 1, 1) + timedelta(microseconds=micros)
+
+
+def day_after_epoch(days: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=days)
 
 
 def _not_finite(value: float) -> str:

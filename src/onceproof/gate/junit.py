@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceproof.gate.session import GateResult, Row, Status
+from onceproof.gate.session import GateResult, GateRow, Status
 from onceproof.reports import junit
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 
@@ -12,7 +12,7 @@ def render(result: GateResult) -> str:
     return junit.document(map(_case, result.rows))
 
 
-def _case(row: Row) -> junit.Case:
+def _case(row: GateRow) -> junit.Case:
     run, status = row.run, str(row.status)
     verdict = None if run is None else run.verdict
     about = {"expected": row.expect} if row.expect else {}  # one that is only in the baseline expects nothing
@@ -29,7 +29,7 @@ def _case(row: Row) -> junit.Case:
     )
 
 
-def _terminal_text(row: Row) -> str:
+def _terminal_text(row: GateRow) -> str:
     assert row.run is not None
     run = row.run
     result = ScenarioResult(run.scenario.name, run.scenario.expect, run.verdict, run.run_dir)

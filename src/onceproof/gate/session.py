@@ -45,7 +45,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class GateRow:
     """One scenario of the gate and its result."""
 
     path: str
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class GateResult:
-    rows: tuple[Row, ...]
+    rows: tuple[GateRow, ...]
     """The rows in the order of their runs, then the scenarios that did not run, then those that are only in the baseline."""
 
     @property
@@ -98,37 +98,37 @@ def work(
     still run.
     """
     began = clock()
-    rows: list[Row] = []
-    skipped: list[Row] = []
+    rows: list[GateRow] = []
+    skipped: list[GateRow] = []
     for scenario in scenarios:
         covered = known.scenarios.get(scenario.path)
         left = budget_s - (clock() - began)
         if left <= (0.0 if covered is None else covered.seconds):
             why = f"{max(left, 0):.0f} s of the budget of {budget_s:.0f} s were left"
-            skipped.append(Row(scenario.path, scenario.expect, Status.NOT_RUN, why))
+            skipped.append(GateRow(scenario.path, scenario.expect, Status.NOT_RUN, why))
             continue
         try:
             run = execute(scenario)
         except OnceproofError as error:
-            rows.append(Row(scenario.path, scenario.expect, Status.ERROR, error.message.splitlines()[0]))
+            rows.append(GateRow(scenario.path, scenario.expect, Status.ERROR, error.message.splitlines()[0]))
             continue
         rows.append(judged(scenario, run, covered))
     listed = {scenario.path for scenario in scenarios}
     gone = [
-        Row(path, "", Status.LESS_COVERAGE, "is in the baseline, and the gate no longer lists it")
+        GateRow(path, "", Status.LESS_COVERAGE, "is in the baseline, and the gate no longer lists it")
         for path in known.scenarios
         if path not in listed
     ]
     return GateResult((*rows, *skipped, *gone))
 
 
-def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> Row:
+def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> GateRow:
     """What the run means for the gate, compared with the coverage in the baseline, if it is there."""
     verdict = run.verdict
     coverage = Coverage.of(verdict, run.scenario)
 
-    def row(status: Status, why: str) -> Row:
-        return Row(scenario.path, scenario.expect, status, why, run, coverage)
+    def row(status: Status, why: str) -> GateRow:
+        return GateRow(scenario.path, scenario.expect, status, why, run, coverage)
 
     found = ", ".join(f"{name} {count:,}" for name, count in sorted(verdict.anomalies().items()))
     reason = next(iter(verdict.reasons), verdict.word).splitlines()[0]

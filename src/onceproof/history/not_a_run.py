@@ -1,13 +1,22 @@
-"""Describes a path that was given as a run directory but is not one, with a hint at what was meant."""
+"""Refuses or describes a path that was given as a run directory but is not one, with a hint at what was meant."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from onceproof.base.errors import UsageError
 from onceproof.base.words import times
 
 _NAME_ONE = "name the directory of a run, as printed by `onceproof run`"
 _SAMPLE = 200
+
+
+def check_exists(path: Path) -> None:
+    """Raise `UsageError` if nothing is at the path that was given as a run directory."""
+    if not path.exists():
+        raise UsageError(
+            f"run directory {str(path)!r} does not exist", hint="the report of each run names its directory"
+        )
 
 
 def describe_path(path: Path) -> tuple[str, str]:

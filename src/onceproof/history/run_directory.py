@@ -46,31 +46,25 @@ class RunDir:
     def create(cls, runs_dir: Path, scenario: str) -> RunDir:
         """Make a directory below ``runs_dir`` and point ``latest`` at it. Raises `EnvironmentProblem` if it is not writable."""
         run = cls(_new_name(runs_dir, scenario))
-        try:
+        with _writing(runs_dir):
             run._make()
             run._point_latest()
-        except OSError as refused:
-            raise run_dir_problem(refused, runs_dir) from refused
         return run
 
     @classmethod
     def below(cls, path: Path) -> RunDir:
         """Make a directory at ``path``, inside another run's. Raises `EnvironmentProblem` if it is not writable."""
         run = cls(path)
-        try:
+        with _writing(path):
             run._make()
-        except OSError as refused:
-            raise run_dir_problem(refused, path) from refused
         return run
 
     def settle(self, runs_dir: Path, scenario: str) -> RunDir:
         """Move a directory that `below` made, and that is complete, to ``runs_dir``, and point ``latest`` at it."""
         run = RunDir(_new_name(runs_dir, scenario))
-        try:
+        with _writing(runs_dir):
             self.path.rename(run.path)
             run._point_latest()
-        except OSError as refused:
-            raise run_dir_problem(refused, runs_dir) from refused
         run.run = self.run
         return run
 
@@ -105,6 +99,14 @@ def private_files() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+@contextmanager
+def _writing(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as refused:
+        raise run_dir_problem(refused, where) from refused
 
 
 def _new_name(runs_dir: Path, scenario: str) -> Path:

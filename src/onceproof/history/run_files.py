@@ -34,11 +34,11 @@ def refuse_links(run_dir: Path) -> None:
         _must_be(run_dir / name, stat.S_ISREG, "a file")
     for name in (_TREE, _LOGS):
         _must_be(run_dir / name, stat.S_ISDIR, "a folder")
-    for path, is_folder in _below(run_dir / _TREE):
-        if is_folder:
-            _must_be(path, stat.S_ISDIR, "a folder")
-        else:
-            _must_be(path, stat.S_ISREG, "a file")
+    for parent, folders, files in os.walk(run_dir / _TREE):
+        for name in folders:
+            _must_be(Path(parent, name), stat.S_ISDIR, "a folder")
+        for name in files:
+            _must_be(Path(parent, name), stat.S_ISREG, "a file")
 
 
 def read_text(path: Path) -> str:
@@ -126,13 +126,6 @@ def fresh_folder(path: Path) -> Path:
     remove(path)
     path.mkdir(parents=True)
     return path
-
-
-def _below(folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Each path in a tree, and whether it appears to be a folder. Links are not followed."""
-    for parent, folders, files in os.walk(folder):
-        yield from ((Path(parent, name), True) for name in folders)
-        yield from ((Path(parent, name), False) for name in files)
 
 
 def _must_be(path: Path, is_right: Callable[[int], bool], wanted: str) -> None:

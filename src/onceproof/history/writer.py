@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -58,19 +58,18 @@ class HistoryWriter:
 
     def close(self) -> None:
         """Complete every table. Idempotent."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                for table in self._tables.values():
-                    table.close()
+        self._end(_TableWriter.close)
 
     def abandon(self) -> None:
         """Stop writing, and complete no table. Idempotent; does nothing after `close`."""
+        self._end(_TableWriter.abandon)
+
+    def _end(self, end: Callable[[_TableWriter], None]) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True
                 for table in self._tables.values():
-                    table.abandon()
+                    end(table)
 
     def __enter__(self) -> Self:
         return self

@@ -45,18 +45,8 @@ def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tup
     result = []
     for row in case.rows(_BATCHES):
         anomalies = by_batch.get(f"{row['query']}/{row['batch']}", {})
-        held = conclusive and all_located and row["committed"]
+        held = row.pop("committed") and conclusive and all_located
         verdict = Outcome.VIOLATED if anomalies else Outcome.HELD if held else Outcome.INCONCLUSIVE
-        result.append(
-            BatchReport(
-                query=row["query"],
-                batch=row["batch"],
-                planned_by=row["planned_by"],
-                committed_by=row["committed_by"],
-                records=row["records"],
-                faults=tuple(row["faults"] or ()),
-                verdict=verdict,
-                anomalies=anomalies,
-            )
-        )
+        faults = tuple(row.pop("faults") or ())
+        result.append(BatchReport(**row, faults=faults, verdict=verdict, anomalies=anomalies))
     return tuple(result)

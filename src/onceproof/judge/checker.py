@@ -7,7 +7,7 @@ Pages, lists, legends and property tests are made from these (see docs/add-a-che
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,6 +28,8 @@ class Gap:
     output: str
     why: str
 
+
+Results = Iterator[Finding | Gap]
 
 #: The beginning of advice that only helps where the input itself is at fault.
 INPUT = "Input"
@@ -70,7 +72,7 @@ class Checker:
     damages: ClassVar[tuple[Damage, ...]] = ()
     """How to break a correct history so that this anomaly occurs."""
 
-    def check(self, case: Case) -> Iterable[Finding | Gap]:
+    def check(self, case: Case) -> Results:
         """All findings of this anomaly, and the outputs that could not be judged. Raises `NotEvaluated` if none could."""
         raise NotImplementedError
 

@@ -90,6 +90,11 @@ class Finding:
     def violates(self) -> bool:
         return self.allowed is None and self.undecided is None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Anomaly, output and, if there is one, source."""
+        return tuple(name for name in (self.anomaly, self.output, self.source) if name is not None)
+
 
 @dataclass(frozen=True)
 class FaultReport:

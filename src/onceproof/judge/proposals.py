@@ -64,8 +64,7 @@ def propose(runs: Sequence[Path]) -> tuple[Proposal, ...]:
         for index, (output, spec) in enumerate(outputs.items()):
             files = [Path(folder) / str(number) / f"{index}.parquet" for number in range(len(runs))]
             if differences := compare(output, spec, files):
-                ignore = [*spec.ignore, *(c.column for c in differences.columns)]
-                found.append(Proposal(output, tuple(dict.fromkeys(ignore)), differences))
+                found.append(Proposal(output, differences.to_ignore(spec), differences))
     return tuple(found)
 
 

@@ -88,8 +88,7 @@ def match_dead_letters(case: Case) -> None:
         case.sql(_match_query(case, output, spec, main))
         case.sql(_EXPECT_DEAD_LETTERS)
         case.sql("DELETE FROM judge.expected WHERE rowid IN (SELECT e FROM accounted)")
-        matched = case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output})
-        if matched:
+        if matched := case.expected_in(output):
             case.notes[f"dead.{output}"] = matched
 
 

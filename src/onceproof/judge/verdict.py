@@ -265,10 +265,10 @@ class _Evidence:
         doubts += _missed(case, faults)
         doubts += _unjudged(case)
         doubts += self.doubts
-        stale = any(
-            breaks(f.anomaly, "liveness") and f.violates for f in self.findings
-        )  # then a finding says so already
-        if not case.drained and not stale and self._must_recover():
+        must_recover = any(case.scenario.claim_of(output).liveness != "none" for output in case.scenario.outputs)
+        # If there is such a finding, it says so already.
+        stale = any(breaks(f.anomaly, "liveness") and f.violates for f in self.findings)
+        if not case.drained and not stale and must_recover:
             note = run.drain_note or "no reason was recorded"
             subject = "history" if run.imported else "run"
             doubts.append(f"the {subject} did not drain, so more output may still come: {note}{from_log}")
@@ -277,9 +277,6 @@ class _Evidence:
     def _conclusive(self) -> bool:
         """Whether every output was judged for all that its claim promises."""
         return not (self.died_early or self.case.no_oracle or self.case.unreadable or self.case.doubts or self.doubts)
-
-    def _must_recover(self) -> bool:
-        return any(self.case.scenario.claim_of(output).liveness != "none" for output in self.case.scenario.outputs)
 
 
 def _ignored(scenario: Scenario) -> dict[str, list[str]]:
@@ -297,13 +294,8 @@ def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
     for fault in faults:
         if not fault.hit:
             where = "" if fault.batch is None else f" (batch {fault.batch} at {fault.point})"
-            how = (
-                "fired but did not hit"
-                if fault.fired
-                else "was armed and never fired"
-                if fault.armed
-                else "was never armed"
-            )
+            unfired = "was armed and never fired" if fault.armed else "was never armed"
+            how = "fired but did not hit" if fault.fired else unfired
             evidence = f": {fault.evidence[-1]}" if fault.evidence else ""
             doubts.append(f"fault {fault.fault} {fault.target}{where} {how}{evidence}")
     unknown = len(case.run.scenario.chaos or []) - len(faults)
@@ -327,7 +319,7 @@ def _emptiness(case: Case) -> list[str]:
     for output in case.expectations:
         if case.scenario.outputs[output].is_side_output:
             continue
-        if not case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output}):
+        if not case.expected_in(output):
             dead_in = [n for n, s in case.outputs.items() if s.dead_letter_of == output and f"dead.{n}" in case.notes]
             all_dead = f"every row that output {output} must hold is in {' and '.join(dead_in)}"
             doubts.append(all_dead if dead_in else f"the oracle expects nothing in output {output}")
@@ -342,8 +334,7 @@ def _wrote_nothing(case: Case) -> list[str]:
         return []
     sentences = []
     for output in case.expectations:
-        query = "SELECT count(*) FROM judge.expected WHERE output = $output"
-        expected = case.number(query, {"output": output})
+        expected = case.expected_in(output)
         if expected and not case.effects_of(output):
             kind = times(expected, noun(case, output))
             sentences.append(f"nothing was written to output {output}, where {kind} {are(expected)} expected")
@@ -361,11 +352,8 @@ def _claim_that_allows_emptiness(claim: Claim) -> str | None:
 def _faults(case: Case) -> list[FaultReport]:
     return [
         FaultReport(
-            fault=row["fault"],
-            target=row["target"],
+            **{name: row[name] for name in ("fault", "target", "batch", "point")},
             query=row["query"] or "",
-            batch=row["batch"],
-            point=row["point"],
             armed=row["armed_at"] is not None,
             fired=row["fired_at"] is not None,
             hit=bool(row["hit"]),
@@ -379,8 +367,7 @@ def _counts(case: Case) -> dict[str, int]:
     counts = {"input": case.number(_INPUT)}
     if case.no_oracle is None:
         for output in case.expectations:
-            query = "SELECT count(*) FROM judge.expected WHERE output = $output"
-            counts[f"expected.{output}"] = case.number(query, {"output": output})
+            counts[f"expected.{output}"] = case.expected_in(output)
             counts[f"effects.{output}"] = case.effects_of(output)
     counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM history.batches")
     counts["restarts"] = max(case.run.job.starts - 1, 0) if case.run.job is not None else 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from onceproof.base.words import times
-from onceproof.judge.findings import MAX_WITNESSES, Witness
+from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
 from onceproof.stores.contract import Words, store_of, stores
 
 if TYPE_CHECKING:
@@ -18,18 +21,14 @@ Row = dict[str, Any]
 
 #: The number of positions that one witness names.
 _PLACES = 4
+_PARAMETER = re.compile(r"\$(\w+)")
 
 
-class Shown(TypedDict):
+class WitnessFields(TypedDict):
     """The fields of a finding that hold its witnesses."""
 
     witnesses: tuple[Witness, ...]
     every: Callable[[], Iterator[Witness]]
-
-
-def shown(make: Callable[[int | None], Iterator[Witness]]) -> Shown:
-    """The first few witnesses that ``make`` gives, and a function that gives all. ``make`` takes the limit; None: no limit."""
-    return {"witnesses": tuple(make(MAX_WITNESSES)), "every": lambda: make(None)}
 
 
 def identity_of(row: Row) -> dict[str, Any]:
@@ -46,8 +45,8 @@ def shown_rows(
     at: Sequence[str] = (),
     placed_in: str | None = None,
     identity: Callable[[Row], dict[str, Any]] = identity_of,
-) -> Shown:
-    """`shown`, with one witness per row of a query.
+) -> WitnessFields:
+    """The first few witnesses, and a function that gives all: one for each row of a query.
 
     ``query`` takes ``values`` and ``$limit``; its columns ``id``, ``batch`` and, for the cause, ``topic``, ``partition`` and
     ``offset`` become those of the witness. ``at`` names the columns that hold positions, which may be null. With ``placed_in``,
@@ -68,7 +67,55 @@ def shown_rows(
                     positions=row["places"],
                 )
 
-    return shown(make)
+    return {"witnesses": tuple(make(MAX_WITNESSES)), "every": lambda: make(None)}
+
+
+def finding(
+    case: Case,
+    anomaly: str,
+    rows: Sequence[Row],
+    summary: str,
+    query: str,
+    argument: Callable[[Case, Row], str],
+    *,
+    at: Sequence[str] = (),
+    placed: bool = False,
+    identity: Callable[[Row], dict[str, Any]] = identity_of,
+    source: str | None = None,
+    **more: Any,
+) -> Finding:
+    """The finding of an anomaly from its totals: rows of one ``output`` and, if they have that column, of one ``source``.
+
+    Their ``total`` is summed for the finding, and by ``label`` and ``of_batch``, if they have these columns. ``query`` gives a row
+    per witness (`shown_rows`); its parameters are columns of ``rows``, and ``$drained``. With ``placed``, the positions of a
+    witness are the places of its identity. ``more``: further fields of the finding.
+    """
+    known = {"drained": case.drained, **rows[0]}
+    values = {name: known[name] for name in _PARAMETER.findall(query) if name != "limit"}
+    output: str = known["output"]
+    witnesses = shown_rows(
+        case, query, values, partial(argument, case), at=at, placed_in=output if placed else None, identity=identity
+    )
+    return Finding(
+        anomaly,
+        output,
+        total_of(rows),
+        summary,
+        source=source or known.get("source"),
+        attribution=sums(rows, "label"),
+        batches=sums(rows, "of_batch"),
+        **witnesses,
+        **more,
+    )
+
+
+def total_of(rows: Iterable[Row]) -> int:
+    return sum(row["total"] for row in rows)
+
+
+def counted(case: Case, rows: Sequence[Row]) -> str:
+    """The total of these rows of one output, in words: ``2 records``."""
+    return times(total_of(rows), noun(case, rows[0]["output"]))
 
 
 def cause_of(row: Row) -> str | None:
@@ -129,16 +176,29 @@ def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[st
     return {id_: tuple(row["place"] for row in group) for id_, group in groupby(rows, key=lambda row: row["id"])}
 
 
-def by(rows: list[Row], *columns: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
+def columns(*names: str) -> Callable[[Row], dict[str, Any]]:
+    """For `finding`: the identity of a witness is the values of these columns."""
+    return lambda row: {name: row[name] for name in names}
+
+
+def named_values(names: Iterable[str], values: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} = {'null' if values[name] is None else values[name]}" for name in names)
+
+
+def unsettled_loss(rows: Sequence[Row]) -> str | None:
+    return "it is not known whether a fault caused the loss" if rows[0]["source"] == "unknown" else None
+
+
+def by(rows: list[Row], *columns: str) -> Iterator[list[Row]]:
     """Group rows, which are sorted by ``columns``, by equal values of these."""
-    for values, group in groupby(rows, key=lambda row: tuple(row[column] for column in columns)):
-        yield values, list(group)
+    for _, group in groupby(rows, key=itemgetter(*columns)):
+        yield list(group)
 
 
 def sums(rows: Iterable[Row], column: str) -> dict[str, int]:
     """Value of ``column`` -> sum of ``total``, in the order of the rows; rows without a value are left out."""
     result: dict[str, int] = {}
     for row in rows:
-        if row[column] is not None:
+        if row.get(column) is not None:
             result[row[column]] = result.get(row[column], 0) + int(row["total"])
     return result

@@ -46,8 +46,7 @@ class WitnessFiles:
         return f"{FOLDER}/{name}"
 
     def _name(self, finding: Finding) -> str:
-        parts = [finding.anomaly, finding.output, *([finding.source] if finding.source is not None else [])]
-        stem = re.sub(r"[^\w.-]+", "-", "-".join(parts))[:200]
+        stem = re.sub(r"[^\w.-]+", "-", "-".join(finding.names))[:200]
         name, number = f"{stem}.jsonl", 1
         while name in self._names:  # one anomaly in one output may make two findings: lasting and transient
             number += 1

@@ -17,8 +17,7 @@ from onceproof.consumers.gate import Gate
 from onceproof.consumers.hints import ShrinkHints
 from onceproof.consumers.layout import Layout, Message, keys_to_queues
 from onceproof.consumers.processes import ConsumerProcesses
-from onceproof.consumers.schedule import ConsumerSchedule, WholeConsumers
-from onceproof.data import open_dataset
+from onceproof.consumers.schedule import ConsumerSchedule, WholeConsumers, records_of
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
 from onceproof.kinds.contract import Start, pipelines, stack_services
@@ -74,8 +73,7 @@ class ConsumerPipeline:
         spec, consumers = scenario.input[0], consumers_of(scenario)
         self._execution = execution
         self._writer = writer
-        dataset = open_dataset(spec.dataset, spec.options, seed=scenario.seed)
-        records = list(dataset.records(0, spec.rows if spec.rows is not None else dataset.rows()))
+        records = records_of(scenario)
         self._layout = layout = layouts.of_scenario(scenario, execution.prefix)
         messages = [
             Message(number, layout.inputs[queue])

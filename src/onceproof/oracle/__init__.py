@@ -31,3 +31,7 @@ class Oracle(Protocol):
 
 
 oracles: Registry[type[Oracle]] = kinds.oracles.requires(Oracle, Spec=OracleSpec)
+
+
+def oracle_of(spec: OracleSpec) -> Oracle:
+    return oracles.get(spec.kind)(spec)

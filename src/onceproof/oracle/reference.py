@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.data import open_dataset
+from onceproof.data import rows_of
 from onceproof.faults.contract import SpecProblem
 from onceproof.oracle import oracles
 from onceproof.oracle.contract import precomputed
@@ -31,7 +31,7 @@ from onceproof.oracle.contract.differences import Differences, compare, input_di
 from onceproof.oracle.contract.expectation import Expectation
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.oracle.sql import SqlOracle, SqlSpec
-from onceproof.scenario.model import InputSpec, OracleSpec, Scenario
+from onceproof.scenario.model import OracleSpec, Scenario
 
 if TYPE_CHECKING:
     from onceproof.history.run_directory import RunDir
@@ -89,7 +89,7 @@ class ReferenceOracle:
     def _run(self, runner: precomputed.OracleRunner, chunks: int) -> RunDir:
         runner.timeline.emit("oracle.run", chunks=chunks)
         inputs = [
-            item.model_copy(update={"chunks": min(chunks, _rows(item, runner.scenario.seed))})
+            item.model_copy(update={"chunks": min(chunks, rows_of(item, runner.scenario.seed))})
             for item in runner.scenario.input
         ]
         calm = runner.scenario.model_copy(update={"chaos": [], "input": inputs})
@@ -102,10 +102,6 @@ class ReferenceOracle:
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"
             )
         return directory
-
-
-def _rows(spec: InputSpec, seed: int) -> int:
-    return spec.rows or open_dataset(spec.dataset, spec.options, seed=seed).rows()
 
 
 def _store_agreed_rows(
@@ -142,9 +138,7 @@ def _disagreement(runs: Mapping[int, RunDir], scenario: Scenario, found: list[Di
     for difference in found:
         lines += [f"  output {difference.output}: {sentence}" for sentence in difference.sentences()]
         if difference.columns:
-            ignore = dict.fromkeys(
-                [*scenario.outputs[difference.output].ignore, *(c.column for c in difference.columns)]
-            )
+            ignore = difference.to_ignore(scenario.outputs[difference.output])
             lines.append(
                 f"    if these columns do not depend on the input, set outputs: {difference.output}: ignore: [{', '.join(ignore)}]"
             )

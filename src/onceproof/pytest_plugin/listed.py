@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ _TABLE = ("tool", "onceproof")
 _HINT = 'for example: scenarios = ["orders.yaml", {path = "flights/*.yaml", markers = ["slow"]}]'
 
 
-@dataclass(frozen=True)
-class Listed:
-    markers: dict[Path, tuple[str, ...]] = field(default_factory=dict)
-    """Absolute path of each listed scenario, in the order of the list -> the markers of its test."""
+#: Absolute path of each listed scenario, in the order of the list -> the markers of its test.
+Listed = dict[Path, tuple[str, ...]]
 
 
 def read_listed(root: Path) -> Listed:
@@ -27,9 +24,9 @@ def read_listed(root: Path) -> Listed:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError:
-        return Listed()
+        return {}
     if f"[{'.'.join(_TABLE)}" not in text:  # most projects: parsing would cost every pytest some milliseconds
-        return Listed()
+        return {}
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -39,7 +36,7 @@ def read_listed(root: Path) -> Listed:
     entries = table.get("scenarios", [])
     if not isinstance(entries, list):
         raise pytest.UsageError(f"{file}: [tool.onceproof] scenarios is {entries!r}, not a list; {_HINT}")
-    found: dict[Path, tuple[str, ...]] = {}
+    found: Listed = {}
     for entry in entries:
         pattern, markers = _parsed(file, entry)
         paths = sorted(root.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
@@ -48,7 +45,7 @@ def read_listed(root: Path) -> Listed:
             raise pytest.UsageError(f"{file}: [tool.onceproof] scenarios: no file is named {pattern!r} in {root}")
         for path in paths:
             found[path] = (*found.get(path, ()), *markers)
-    return Listed(found)
+    return found
 
 
 def _parsed(file: Path, entry: object) -> tuple[str, tuple[str, ...]]:

@@ -41,11 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         # Without arguments every listed scenario is a test, also outside of `testpaths`.
         given = [Path(config.rootpath, arg) for arg in config.args]
-        config.args += [str(path) for path in listed.markers if not any(path.is_relative_to(top) for top in given)]
+        config.args += [str(path) for path in listed if not any(path.is_relative_to(top) for top in given)]
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFile | None:
-    markers = parent.config.stash[_LISTED].markers.get(file_path)
+    markers = parent.config.stash[_LISTED].get(file_path)
     if markers is None and not file_path.name.endswith(SUFFIXES):
         return None
     from onceproof.pytest_plugin.items import ScenarioFile

@@ -18,23 +18,11 @@ from dataclasses import dataclass, replace
 
 from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
-from onceproof.qualify.cells import Cell, Shared, State
-from onceproof.qualify.schedule import Step
+from onceproof.qualify.cells import Cell, CellState, Found, Shared
+from onceproof.qualify.schedule import RunStep
 from onceproof.qualify.windows import Windows, by_batch
 
 _DISORDER = "the queries of the shared run did not pass its faults in one order, so its findings cannot be assigned"
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Part of what violates the claim in a run."""
-
-    anomalies: Mapping[str, int]
-    outputs: tuple[str, ...]
-    witnesses: Mapping[str, str]
-
-    def __bool__(self) -> bool:
-        return bool(self.anomalies)
 
 
 @dataclass(frozen=True)
@@ -42,11 +30,11 @@ class _Unplaced:
     """Rows of a shared run that may belong to any of its cells."""
 
     why: str
-    found: _Found
+    found: Found
 
 
 def attribute(
-    step: Step, verdict: Verdict, instruments: Mapping[int, str], run: str, windows: Windows | None = None
+    step: RunStep, verdict: Verdict, instruments: Mapping[int, str], run: str, windows: Windows | None = None
 ) -> list[Cell]:
     """Return the cells of ``step`` as its run leaves them, in the same order.
 
@@ -90,32 +78,22 @@ def _after_run_alone(cell: Cell, verdict: Verdict, instrument: str | None, run: 
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault), alone=True)
     found = _all_found(verdict)
     if fault is not None and fault.hit:
-        return replace(
-            ran,
+        return ran.with_found(
+            found,
             state=_state(cell, instrument),
             verdict=verdict.outcome,
-            anomalies=found.anomalies,
-            outputs=found.outputs,
-            witnesses=found.witnesses,
             why=None if verdict.outcome is Outcome.HELD else _first_line(verdict),
             shared=cell.shared if verdict.outcome is Outcome.INCONCLUSIVE else None,
         )
-    missed = replace(ran, state=State.NOT_REACHED, why=_why_missed(fault) or _first_line(verdict))
+    missed = replace(ran, state=CellState.NOT_REACHED, why=_why_missed(fault) or _first_line(verdict))
     if verdict.outcome is not Outcome.VIOLATED:
         return missed
     # The findings count, even if the fault is not proven to have hit.
-    return replace(
-        missed,
-        verdict=Outcome.VIOLATED,
-        anomalies=found.anomalies,
-        outputs=found.outputs,
-        witnesses=found.witnesses,
-        shared=None,
-    )
+    return missed.with_found(found, verdict=Outcome.VIOLATED, shared=None)
 
 
 def _after_shared_run(
-    step: Step,
+    step: RunStep,
     index: int,
     verdict: Verdict,
     instrument: str | None,
@@ -131,7 +109,7 @@ def _after_shared_run(
     sure = {_name(batch) for batch in window if windows.sure(batch.query, batch.batch, index)}
     found = _found_in(verdict, sure)
 
-    def undecided(why: str, found: _Found, suspects: Iterable[int]) -> Cell:
+    def undecided(why: str, found: Found, suspects: Iterable[int]) -> Cell:
         """Return the cell marked for a run of its own, with what is known of it until then."""
         others = tuple(step.cells[other].title() for other in suspects if other != index and _fired(verdict, other))
         seen = Shared(run, why, hit, others, found.anomalies, found.outputs, found.witnesses) if hit or found else None
@@ -166,15 +144,7 @@ def _after_shared_run(
         return undecided(why, _found_in(verdict, {_name(doubt)}), suspects)
     else:
         return undecided("the shared run does not show whether its batches are right", _NOTHING, ())
-    return replace(
-        ran,
-        state=_state(cell, instrument),
-        verdict=done,
-        anomalies=found.anomalies,
-        outputs=found.outputs,
-        witnesses=found.witnesses,
-        why=None,
-    )
+    return ran.with_found(found, state=_state(cell, instrument), verdict=done, why=None)
 
 
 def _fired(verdict: Verdict, index: int) -> bool:
@@ -200,15 +170,15 @@ def _split(batch: str) -> tuple[str, int]:
 
 # -- what was found ---------------------------------------------------------------------------------------------------
 
-_NOTHING = _Found({}, (), {})
+_NOTHING = Found({}, (), {})
 
 
-def _all_found(verdict: Verdict) -> _Found:
+def _all_found(verdict: Verdict) -> Found:
     """Return everything that violates the claim."""
     return _gather((finding, finding.total, finding.witnesses) for finding in _violating(verdict))
 
 
-def _found_in(verdict: Verdict, window: set[str]) -> _Found:
+def _found_in(verdict: Verdict, window: set[str]) -> Found:
     """Return what violates the claim in these batches (``query/batch``)."""
     return _gather(
         (
@@ -230,7 +200,7 @@ def _belongs_to(witness: Witness, finding: Finding, window: set[str]) -> bool:
     return bool(of_number) and of_number <= window
 
 
-def _gather(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found:
+def _gather(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> Found:
     anomalies: dict[str, int] = {}
     outputs = set()
     witnesses: dict[str, str] = {}
@@ -241,7 +211,7 @@ def _gather(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found:
         outputs.add(finding.output)
         for witness in seen:
             witnesses.setdefault(finding.anomaly, _describe_witness(witness))
-    return _Found(anomalies, tuple(sorted(outputs)), witnesses)
+    return Found(anomalies, tuple(sorted(outputs)), witnesses)
 
 
 def _describe_witness(witness: Witness) -> str:
@@ -275,8 +245,8 @@ def _find_unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
     return _Unplaced(reasons[0], _gather(parts)) if parts else None
 
 
-def _state(cell: Cell, instrument: str | None) -> State:
-    return State.APPROXIMATE if cell.approximate or instrument == "watcher" else State.EXERCISED
+def _state(cell: Cell, instrument: str | None) -> CellState:
+    return CellState.APPROXIMATE if cell.approximate or instrument == "watcher" else CellState.EXERCISED
 
 
 def _evidence(fault: FaultReport | None) -> tuple[str, ...]:

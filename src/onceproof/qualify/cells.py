@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, faults, needs_control
@@ -26,7 +26,7 @@ _ROOM = 4
 _COLUMNS = {"crash-at-frame": "crash"}
 
 
-class State(StrEnum):
+class CellState(StrEnum):
     """How far the work on a cell has come."""
 
     PENDING = "pending"
@@ -36,6 +36,19 @@ class State(StrEnum):
     N_A = "n/a"
 
 
+@dataclass(frozen=True)
+class Found:
+    """What violates the claim in a run, or in a part of it."""
+
+    anomalies: Mapping[str, int]
+    outputs: tuple[str, ...]
+    witnesses: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.anomalies)
+
+
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Shared:
     """What a shared run showed of a cell without showing which of its cells caused it. Round-trips through JSON."""
@@ -51,12 +64,8 @@ class Shared:
     outputs: tuple[str, ...] = ()
     witnesses: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Shared:
-        """Raises `KeyError`, `TypeError` or `ValueError`."""
-        return cls(**{**stored, "others": tuple(stored["others"]), "outputs": tuple(stored["outputs"])})
 
-
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Cell:
     """One way to place one fault at one point, and the result. Round-trips through JSON."""
@@ -70,7 +79,7 @@ class Cell:
     words: str = ""
     approximate: bool = False
     """Whether the fault cannot be placed exactly; known before any run."""
-    state: State = State.PENDING
+    state: CellState = CellState.PENDING
     why: str | None = None
     """The reason for ``n/a`` or ``not reached``; for other states a reservation, if there is one."""
     of_tool: bool = False
@@ -103,16 +112,24 @@ class Cell:
 
     @property
     def reachable(self) -> bool:
-        return self.state is not State.N_A
+        return self.state is not CellState.N_A
 
     @property
     def exercised(self) -> bool:
-        return self.state in (State.EXERCISED, State.APPROXIMATE)
+        return self.state in (CellState.EXERCISED, CellState.APPROXIMATE)
 
     @property
     def together(self) -> bool:
         """Whether it is violated in a shared run and not separated from the other cells of that run."""
         return self.shared is not None and self.verdict is Outcome.VIOLATED
+
+    @property
+    def word(self) -> str:
+        """``violated``, with marks: ``~`` placed approximately, ``*`` not separated from other cells, ``?`` not proven to have hit."""
+        if self.verdict is None or not self.reachable:
+            return self.state.value
+        near = "~" if self.state is CellState.APPROXIMATE else ""
+        return f"{near}{self.verdict}{'*' if self.together else ''}{'' if self.exercised else '?'}"
 
     def title(self) -> str:
         """``lost-ack postgres at commit-unacknowledged (COMMIT of departures)``"""
@@ -126,26 +143,20 @@ class Cell:
             at["query"] = self.query
         return {"fault": self.kind, **self.settings, "at": at}
 
+    def with_found(self, found: Found | Shared, **changes: Any) -> Cell:
+        """Return the cell with what was found, and with ``changes``."""
+        return replace(self, anomalies=found.anomalies, outputs=found.outputs, witnesses=found.witnesses, **changes)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Cell:
-        """Raises `KeyError`, `TypeError` or `ValueError` if `to_json` did not write ``stored``."""
-        verdict = stored["verdict"]
-        return cls(
-            **{
-                **stored,
-                "point": Point(stored["point"]),
-                "state": State(stored["state"]),
-                "verdict": None if verdict is None else Outcome(verdict),
-                "evidence": tuple(stored["evidence"]),
-                "outputs": tuple(stored["outputs"]),
-                "runs": tuple(stored["runs"]),
-                "empty": tuple(stored.get("empty", ())),
-                "shared": None if stored.get("shared") is None else Shared.from_json(stored["shared"]),
-            }
-        )
+        """Raises `ValueError` if `to_json` did not write ``stored``."""
+        return _CELL.validate_python(stored)
+
+
+_CELL = TypeAdapter(Cell)
 
 
 #: The order of trying. First the cells that show most: a sink that forgets what it committed, one that misjudges a commit, one
@@ -181,13 +192,7 @@ def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
     return [name for name in first if name in offering] + [name for name in offering if name not in first]
 
 
-def cells(
-    job: Job,
-    scenario: Scenario,
-    registry: Registry[type[Fault]] = faults,
-    *,
-    controlled: Collection[str] | None = None,
-) -> list[Cell]:
+def cells(job: Job, scenario: Scenario, controlled: Collection[str] | None = None) -> list[Cell]:
     """Return every cell of the matrix for this job in the order of trying; those that are ``n/a``, with the reason, come last.
 
     ``controlled``: what a fault may kill and stop, in the words of `NeedsControl`; None: everything.
@@ -195,15 +200,15 @@ def cells(
     room = [spec.model_copy(update={"chunks": max(spec.chunks, SOME_BATCH + _ROOM)}) for spec in scenario.input]
     roomy = scenario.model_copy(update={"input": room, "chaos": []})
     found: list[Cell] = []
-    for kind in kinds(registry):
-        for fault in registry.all(kind):
+    for kind in kinds():
+        for fault in faults.all(kind):
             if isinstance(fault, OffersCells):
                 found += [_cell(kind, one, roomy, fault, controlled) for one in fault.tries(job)]
     for column in dict.fromkeys(cell.column for cell in found):
         offered = {cell.point for cell in found if cell.column == column}
         elsewhere = f"{column} can be placed only at {', '.join(p for p in Point if p in offered) or 'no point'}"
         found += [
-            Cell(f"{column}-{point}", column, point, state=State.N_A, why=elsewhere, of_tool=True)
+            Cell(f"{column}-{point}", column, point, state=CellState.N_A, why=elsewhere, of_tool=True)
             for point in Point
             if point not in offered
         ]
@@ -217,24 +222,24 @@ def _cell(
     name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-")
     cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
     if one.n_a is not None:
-        return replace(cell, state=State.N_A, why=one.n_a, of_tool=one.of_tool)
+        return replace(cell, state=CellState.N_A, why=one.n_a, of_tool=one.of_tool)
     if one.gap is not None:
-        return replace(cell, state=State.NOT_REACHED, why=one.gap)
+        return replace(cell, state=CellState.NOT_REACHED, why=one.gap)
     try:
         spec = fault.Spec.model_validate(cell.fault(SOME_BATCH))
     except ValidationError as wrong:  # the kind offers what its own spec refuses: report it
         first = wrong.errors()[0]
         why = f"{kind} refuses its own offer: {first['loc']}: {first['msg']}"
-        return replace(cell, state=State.N_A, why=why, of_tool=True)
+        return replace(cell, state=CellState.N_A, why=why, of_tool=True)
     what = needs_control(spec) if controlled is not None else None
     if controlled is not None and what is not None and what not in controlled:
-        return replace(cell, state=State.N_A, why=f"it needs control of {what}", of_tool=True)
+        return replace(cell, state=CellState.N_A, why=f"it needs control of {what}", of_tool=True)
     problems = fault.problems(spec, scenario)
     if problems:
-        return replace(cell, state=State.N_A, why=problems[0].message, of_tool=True)
+        return replace(cell, state=CellState.N_A, why=problems[0].message, of_tool=True)
     placed = fault.placement(spec, scenario)
     if placed.exactness == "n/a":
-        return replace(cell, state=State.N_A, why=placed.why, of_tool=True)
+        return replace(cell, state=CellState.N_A, why=placed.why, of_tool=True)
     return replace(cell, approximate=placed.exactness == "approximate")
 
 

@@ -14,7 +14,7 @@ from onceproof.base.timeline import Event
 from onceproof.base.visible import visible
 from onceproof.base.words import times
 from onceproof.faults.job import Job
-from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.cells import Cell, CellState
 from onceproof.reports.progress import RunState, describe
 
 #: The events of a run that are shown: about its cells, or about what is wrong. All events are in its ``events.jsonl``.
@@ -92,8 +92,8 @@ def describe_cell(cell: Cell) -> str:
     """What a run showed of a cell, in one line."""
     if cell.exercised:
         found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
-        how = "approximately placed, " if cell.state is State.APPROXIMATE else ""
+        how = "approximately placed, " if cell.state is CellState.APPROXIMATE else ""
         return f"  {cell.title()}: {how}{cell.verdict}{f' ({found})' if found else ''}"
     seen = "violated in this run, " if cell.shared is not None and cell.shared.anomalies else ""
-    again = "to be run alone" if cell.state is State.PENDING else "not reached"
+    again = "to be run alone" if cell.state is CellState.PENDING else "not reached"
     return f"  {cell.title()}: {seen}{again}: {cell.why}"

@@ -33,7 +33,7 @@ _SCENARIO = "scenario.yaml"
 
 
 @dataclass(frozen=True)
-class Progress:
+class QualificationProgress:
     """The state of a qualification. Frozen: each run makes a new one."""
 
     scenario: str
@@ -70,7 +70,7 @@ class Progress:
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Progress:
+    def from_json(cls, stored: Mapping[str, Any]) -> QualificationProgress:
         """Raises `KeyError`, `TypeError` or `ValueError`."""
         known = {name: value for name, value in stored.items() if name != "version"}
         known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
@@ -85,7 +85,7 @@ class Progress:
         of_cells = outcome(self.cells) if self.cells else Outcome.INCONCLUSIVE
         return Outcome.INCONCLUSIVE if of_cells is Outcome.HELD and self.ended is None else of_cells
 
-    def with_cells(self, changed: list[Cell]) -> Progress:
+    def with_cells(self, changed: list[Cell]) -> QualificationProgress:
         """Return the state with these cells instead of those of the same names."""
         new = {cell.name: cell for cell in changed}
         return replace(self, cells=tuple(new.get(cell.name, cell) for cell in self.cells))
@@ -114,7 +114,7 @@ class Directory:
         return made
 
     @classmethod
-    def open(cls, path: Path) -> tuple[Directory, Progress]:
+    def open(cls, path: Path) -> tuple[Directory, QualificationProgress]:
         """Open the folder of a qualification to continue it. Raises `UsageError` if it holds none, or one of another version."""
         file = path / FILE
         hint = "the report of a qualification names its directory; to begin a new one: onceproof qualify SCENARIO"
@@ -133,11 +133,11 @@ class Directory:
                 hint="begin a new one: onceproof qualify SCENARIO",
             )
         try:
-            return cls(path.absolute()), Progress.from_json(stored)
+            return cls(path.absolute()), QualificationProgress.from_json(stored)
         except (KeyError, TypeError, ValueError, AttributeError) as damaged:
             raise UsageError(f"{file} is damaged: {type(damaged).__name__}: {damaged}", hint=hint) from None
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: QualificationProgress) -> None:
         """Replace the state in one step: a reader, or `--continue` after a crash, finds the old state or the new one."""
         draft = self.path / f".{FILE}"
         try:

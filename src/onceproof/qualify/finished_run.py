@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -13,15 +13,9 @@ from onceproof.base.errors import HistoryError
 from onceproof.judge.findings import VERDICT_FILE, Finding, Verdict, Witness
 
 
-def fired_by(run_dir: Path) -> Mapping[int, str]:
+def fired_by(events: Iterable[Mapping[str, Any]]) -> Mapping[int, str]:
     """Return for each fault that fired: its number -> the instrument that saw its point."""
-    by: dict[int, str] = {}
-    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
-        for line in lines:
-            event = json.loads(line)
-            if event["kind"] == "fault.fired":
-                by[int(event["index"])] = str(event["instrument"])
-    return by
+    return {int(event["index"]): str(event["instrument"]) for event in events if event["kind"] == "fault.fired"}
 
 
 def read_verdict(run_dir: Path) -> Verdict:

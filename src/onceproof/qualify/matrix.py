@@ -11,7 +11,7 @@ from rich.text import Text
 from onceproof.base.words import times
 from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
-from onceproof.qualify.cells import Cell, State, kinds
+from onceproof.qualify.cells import Cell, CellState, kinds
 from onceproof.qualify.console import clock
 from onceproof.qualify.session import Qualification
 from onceproof.qualify.strongest import DELIVERIES, Strongest
@@ -77,7 +77,7 @@ def statement(result: Qualification) -> str:
         also += f"; {times(shared, 'run')} violated in a way that no single cell shows"
     if result.strongest is None:
         return f"none of {times(len(reachable), 'reachable cell')} was exercised, so nothing is claimed{also}"
-    near = sum(cell.state is State.APPROXIMATE for cell in exercised)
+    near = sum(cell.state is CellState.APPROXIMATE for cell in exercised)
     counts = {
         "held": sum(cell.verdict is Outcome.HELD for cell in exercised),
         "violated": sum(cell.verdict is Outcome.VIOLATED and not cell.together for cell in exercised),
@@ -143,21 +143,13 @@ def _entry(found: list[Cell]) -> Text:
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    words = [_verdict_of(cell) for cell in reachable]
+    words = [Text(cell.word, style="yellow" if cell.verdict is None else _STYLE[cell.verdict]) for cell in reachable]
     if len(words) == 1:
         return words[0]
     distinct = {word.plain: word for word in words}
     return Text("\n").join(
         Text(f"{sum(word.plain == name for word in words)} ") + word for name, word in sorted(distinct.items())
     )
-
-
-def _verdict_of(cell: Cell) -> Text:
-    near = "~" if cell.state is State.APPROXIMATE else ""
-    if cell.verdict is not None:
-        mark = ("*" if cell.together else "") + ("" if cell.exercised else "?")
-        return Text(f"{near}{cell.verdict}{mark}", style=_STYLE[cell.verdict])
-    return Text(cell.state.value, style="yellow")
 
 
 def _print_violated(page: Page, result: Qualification, explained: set[str]) -> None:
@@ -307,7 +299,7 @@ def _print_undecided(page: Page, found: Iterable[Cell]) -> None:
         if cell.reachable and cell.verdict not in (Outcome.VIOLATED, Outcome.HELD):
             label = "unclear" if cell.exercised else "unreached"
             lines.setdefault((label, str(cell.why)), []).append(cell.title())
-    near = [cell.title() for cell in found if cell.exercised and cell.state is State.APPROXIMATE]
+    near = [cell.title() for cell in found if cell.exercised and cell.state is CellState.APPROXIMATE]
     if lines or near:
         page.blank()
     for (label, why), titles in lines.items():

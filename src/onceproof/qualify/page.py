@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 
 from onceproof.base.errors import UsageError
 from onceproof.history import run_files
-from onceproof.qualify.cells import Cell, State, kinds
+from onceproof.qualify.cells import Cell, kinds
 from onceproof.qualify.console import clock
-from onceproof.qualify.directory import FILE, Directory, Progress
+from onceproof.qualify.directory import FILE, Directory, QualificationProgress
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
 from onceproof.reports.html.files import FILE as PAGE
 from onceproof.reports.html.page import render
@@ -27,7 +27,7 @@ _RUN, _CELL = re.compile(r"runs/[\w][\w.-]*"), re.compile(r"[\w][\w.-]*")
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownCell:
     """One cell on the page."""
 
     cell: Cell
@@ -51,15 +51,15 @@ class Heat:
 
     query: str | None
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[Shown, ...], ...]], ...]
+    rows: tuple[tuple[str, tuple[tuple[ShownCell, ...], ...]], ...]
 
 
-def read(path: Path) -> tuple[Directory, Progress]:
+def read(path: Path) -> tuple[Directory, QualificationProgress]:
     """Open the directory of a qualification. Raises `UsageError` if it holds none, or a damaged one."""
     directory, progress = Directory.open(path)
     document = {name: value for name, value in progress.to_json().items() if name != "version"}
     try:
-        return directory, TypeAdapter(Progress).validate_python(document)
+        return directory, TypeAdapter(QualificationProgress).validate_python(document)
     except ValueError as damaged:
         raise UsageError(
             f"{path / FILE} is damaged: {damaged}", hint="begin a new one: onceproof qualify SCENARIO"
@@ -72,7 +72,7 @@ def write(path: Path) -> Path:
     return path / PAGE
 
 
-def page(directory: Directory, progress: Progress) -> str:
+def page(directory: Directory, progress: QualificationProgress) -> str:
     shown = tuple(_shown(cell, directory, progress.stack) for cell in progress.cells)
     result = progress.result()
     counts = Counter(one.result for one in shown)
@@ -113,7 +113,7 @@ def compared(old: Path, new: Path) -> Comparison:
         Side(str(path), progress.scenario, progress.result(), progress.result().value)
         for path, progress in ((old, first), (new, second))
     ]
-    before, after = ({cell.name: _word(cell) for cell in progress.cells} for progress in (first, second))
+    before, after = ({cell.name: cell.word for cell in progress.cells} for progress in (first, second))
     rows = tuple(Row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
     cells = Section("cells", rows)
     cautions = []
@@ -126,7 +126,7 @@ def compared(old: Path, new: Path) -> Comparison:
     return Comparison(sides[0], sides[1], statement(sides[0], sides[1], cells), (cells,), tuple(cautions))
 
 
-def _lead(progress: Progress, counts: Counter[str]) -> str:
+def _lead(progress: QualificationProgress, counts: Counter[str]) -> str:
     if not progress.cells:
         return "No fault was tried: the run without faults must hold first, or has not ended."
     reachable = sum(cell.reachable for cell in progress.cells)
@@ -134,7 +134,7 @@ def _lead(progress: Progress, counts: Counter[str]) -> str:
     return f"{reachable} reachable cells: {words or 'none'}. A cell says nothing about other points or other jobs."
 
 
-def _shown(cell: Cell, directory: Directory, stack: str | None) -> Shown:
+def _shown(cell: Cell, directory: Directory, stack: str | None) -> ShownCell:
     if not cell.reachable:
         result, symbol = "n/a", "\u2013"
     elif cell.verdict is None:
@@ -145,7 +145,7 @@ def _shown(cell: Cell, directory: Directory, stack: str | None) -> Shown:
     named = cell.reachable and _CELL.fullmatch(cell.name)
     is_there = named and _holds(directory, f"{directory.cells.name}/{cell.name}.yaml")
     command = directory.command_of(cell, stack) if is_there else None
-    return Shown(cell, result, symbol, _word(cell), command, runs, tuple(dict.fromkeys(_fixes(cell))))
+    return ShownCell(cell, result, symbol, cell.word, command, runs, tuple(dict.fromkeys(_fixes(cell))))
 
 
 def _holds(directory: Directory, name: str) -> bool:
@@ -163,15 +163,7 @@ def _fixes(cell: Cell) -> Iterator[str]:
         yield from stops(name)
 
 
-def _word(cell: Cell) -> str:
-    """``violated``, with marks: ``~`` placed approximately, ``*`` not separated from other cells, ``?`` not proven to have hit."""
-    if cell.verdict is None or not cell.reachable:
-        return cell.state.value
-    near = "~" if cell.state is State.APPROXIMATE else ""
-    return f"{near}{cell.verdict.value}{'*' if cell.together else ''}{'' if cell.exercised else '?'}"
-
-
-def _heats(shown: tuple[Shown, ...]) -> Iterator[Heat]:
+def _heats(shown: tuple[ShownCell, ...]) -> Iterator[Heat]:
     reachable = [one for one in shown if one.cell.reachable]
     order = [column for kind in kinds() for column in [one.cell.column for one in shown if one.cell.kind == kind]]
     others = [one.cell.column for one in shown]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER
 from onceproof.faults.job import FIRST
 from onceproof.judge.findings import Verdict
-from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.cells import Cell, CellState
 
 APART = 2
 """Batches from one fault to the next: the window of a fault is the batch that it strikes, and the next."""
@@ -21,7 +21,7 @@ ROWS_A_CHUNK = 20
 
 
 @dataclass(frozen=True)
-class Step:
+class RunStep:
     """One run: its cells, the batches that they strike, and how the input is fed."""
 
     cells: tuple[Cell, ...]
@@ -65,12 +65,12 @@ def next_step(
     pace: Pace,
     left_s: float,
     first: Mapping[str | None, int] | None = None,
-) -> Step | None:
+) -> RunStep | None:
     """Return a run of several pending cells that were not run yet; else of the first pending cell that fits into ``left_s``, alone.
 
     None if no cell is pending, or none fits. ``rows``: input topic -> number of records. ``first``: as for `step`.
     """
-    pending = [cell for cell in cells if cell.state is State.PENDING]
+    pending = [cell for cell in cells if cell.state is CellState.PENDING]
     sharing = [cell for cell in pending if not cell.alone]
     most = min(MOST, pace.fitting(left_s), _cells_with_data(rows))
     if len(sharing) > 1 and most > 1:
@@ -81,7 +81,7 @@ def next_step(
 
 def needed_s(cells: Sequence[Cell], pace: Pace) -> float | None:
     """Return how long the shortest run takes that a pending cell still needs; None if no cell is pending."""
-    return min((pace.alone(cell) for cell in cells if cell.state is State.PENDING), default=None)
+    return min((pace.alone(cell) for cell in cells if cell.state is CellState.PENDING), default=None)
 
 
 def fault_of(cell: Cell) -> str:
@@ -89,7 +89,7 @@ def fault_of(cell: Cell) -> str:
     return " ".join(filter(None, [cell.kind, cell.target]))
 
 
-def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | None, int] | None = None) -> Step:
+def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | None, int] | None = None) -> RunStep:
     """Return a run of exactly these cells.
 
     ``first``: query of a cell -> the batch at which the first fault of a run is to strike (`Job.first_batches`).
@@ -98,7 +98,7 @@ def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | N
     wanted = [_batch_for(cell, index, first or {}) for index, cell in enumerate(chosen)]
     chunks = min(max(wanted) + APART, least)
     beyond = max(max(wanted) - (chunks - 1), 0)  # with few records, strike earlier, so that each batch is still reached
-    return Step(
+    return RunStep(
         tuple(chosen),
         tuple(batch - beyond for batch in wanted),
         {topic: min(chunks, count) for topic, count in rows.items()},
@@ -113,7 +113,7 @@ def _batch_for(cell: Cell, index: int, first: Mapping[str | None, int]) -> int:
     return batch
 
 
-def retry_where_nothing_was_in_danger(chosen: Step, tried: Sequence[Cell], verdict: Verdict) -> list[Cell]:
+def retry_where_nothing_was_in_danger(chosen: RunStep, tried: Sequence[Cell], verdict: Verdict) -> list[Cell]:
     """Return the cells after their run. A cell whose batch had nothing in danger becomes pending again, for another batch."""
     found = []
     for cell, batch, number in zip(tried, chosen.batches, range(len(tried)), strict=True):
@@ -122,8 +122,8 @@ def retry_where_nothing_was_in_danger(chosen: Step, tried: Sequence[Cell], verdi
             found.append(cell)
             continue
         empty = (*cell.empty, batch)
-        again = cell.state is State.NOT_REACHED and cell.verdict is None and len(empty) < MOST_EMPTY
-        state = State.PENDING if again else cell.state
+        again = cell.state is CellState.NOT_REACHED and cell.verdict is None and len(empty) < MOST_EMPTY
+        state = CellState.PENDING if again else cell.state
         found.append(replace(cell, empty=empty, state=state))
     return found
 

@@ -12,20 +12,21 @@ from typing import Protocol
 
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
-from onceproof.base.timeline import Event
+from onceproof.base.timeline import Event, read_events
+from onceproof.data import rows_of
 from onceproof.faults import survey
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.kinds.contract import kind_of
 from onceproof.qualify import attribution, console, windows
-from onceproof.qualify.cells import Cell, State, cells
+from onceproof.qualify.cells import Cell, CellState, cells
 from onceproof.qualify.cells import outcome as outcome_of
-from onceproof.qualify.directory import Directory, Progress, digest_of
+from onceproof.qualify.directory import Directory, QualificationProgress, digest_of
 from onceproof.qualify.finished_run import fired_by, read_verdict, with_witness_per_batch
 from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.qualify.schedule import (
     Pace,
-    Step,
+    RunStep,
     fault_of,
     needed_s,
     next_step,
@@ -37,7 +38,6 @@ from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.checks.crosscheck import rows_of
 from onceproof.scenario_files.load import load, load_file
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.fetch import components
@@ -73,7 +73,7 @@ class Qualification:
 
     scenario: Scenario
     directory: Directory
-    progress: Progress
+    progress: QualificationProgress
     cells: tuple[Cell, ...]
     """The cells of ``progress``; one that is still pending is *not reached*, or what a shared run showed of it."""
     first: Verdict
@@ -86,12 +86,12 @@ class Qualification:
 
     @property
     def unfinished(self) -> bool:
-        return any(cell.state is State.PENDING for cell in self.progress.cells)
+        return any(cell.state is CellState.PENDING for cell in self.progress.cells)
 
 
 def begin(
     path: Path, *, runs_dir: Path, seed: int | None, profile: StackProfile | None = None
-) -> tuple[Directory, Progress]:
+) -> tuple[Directory, QualificationProgress]:
     """Begin a qualification of the scenario at ``path``. Raises `UsageError` if it cannot be qualified.
 
     ``profile``: the stack to run it on; None: services of its own.
@@ -102,7 +102,7 @@ def begin(
     template = Template(path)
     about = f"{scenario.about.strip()} (Without faults: the run that `onceproof qualify` begins with.)".strip()
     directory.write(directory.scenario, template.text(about=about, faults=[], seed=seed))
-    progress = Progress(
+    progress = QualificationProgress(
         scenario=scenario.name,
         scenario_path=str(path.absolute()),
         digest=digest_of(path),
@@ -115,7 +115,7 @@ def begin(
     return directory, progress
 
 
-def resume(path: Path) -> tuple[Directory, Progress]:
+def resume(path: Path) -> tuple[Directory, QualificationProgress]:
     """Open the qualification in ``path`` to continue it.
 
     Raises `UsageError` if its scenario, or a file that it names, has changed since; `HistoryError` if one of its runs is gone.
@@ -157,7 +157,7 @@ class Session:
     def __init__(
         self,
         directory: Directory,
-        progress: Progress,
+        progress: QualificationProgress,
         *,
         budget_s: float,
         listener: ProgressListener,
@@ -220,7 +220,7 @@ class Session:
         self._listener.print(f"{console.describe_job(job)}; {reachable} cells of the matrix can be reached{gaps}")
         while (chosen := self._next_step()) is not None:
             self._run_step(chosen)
-        left = any(cell.state is State.PENDING for cell in self._progress.cells)
+        left = any(cell.state is CellState.PENDING for cell in self._progress.cells)
         return self._result(first, ended="budget" if left else "done")
 
     # -- runs -----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Session:
         self._save(first=name, decided=(name,), steps=1, first_s=round(self._clock() - began, 1))
         return done.verdict
 
-    def _next_step(self) -> Step | None:
+    def _next_step(self) -> RunStep | None:
         return next_step(
             self._progress.cells, self._rows, pace=self._pace(), left_s=self.left_s, first=self._first_batches
         )
@@ -250,7 +250,7 @@ class Session:
         cell_s = self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s)
         return Pace(base_s, cell_s, self._progress.fault_s)
 
-    def _run_step(self, chosen: Step) -> None:
+    def _run_step(self, chosen: RunStep) -> None:
         number = self._progress.steps + 1
         titles = [f"{cell.title()}, batch {batch}" for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         self._listener.begins(f"run {number}: {'; '.join(titles)}")
@@ -263,15 +263,16 @@ class Session:
             return
         self._failed_cells = []
         took = self._clock() - began
-        seen = windows.read(done.run_dir, chosen)
+        events = read_events(done.run_dir)
+        seen = windows.windows(events, chosen)
         verdict = with_witness_per_batch(done.verdict, done.run_dir)
-        changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._relative_name(done), seen)
+        changed = attribution.attribute(chosen, verdict, fired_by(events), self._relative_name(done), seen)
         changed = retry_where_nothing_was_in_danger(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not RunRecord.read(done.run_dir).drained
         if cut_off:
             changed = [_after_cut_off(cell) for cell in changed]
         for cell in changed:
-            if cell.verdict is Outcome.VIOLATED or cell.state is State.PENDING:
+            if cell.verdict is Outcome.VIOLATED or cell.state is CellState.PENDING:
                 self._write_cell(cell)
             self._listener.print(console.describe_cell(cell))
         pace, fault_s = self._pace(), dict(self._progress.fault_s)
@@ -286,7 +287,7 @@ class Session:
         self._progress = self._progress.with_cells(changed)
         self._save(steps=number, cell_s=cell_s, fault_s=fault_s, decided=(*self._progress.decided, *decided))
 
-    def _write_step(self, chosen: Step, number: int) -> Path:
+    def _write_step(self, chosen: RunStep, number: int) -> Path:
         if not chosen.shared:
             self._write_cell(chosen.cells[0])
         faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
@@ -317,7 +318,7 @@ class Session:
             survey=survey_frames,
         )
 
-    def _handle_failure(self, chosen: Step, failure: OnceproofError, number: int) -> None:
+    def _handle_failure(self, chosen: RunStep, failure: OnceproofError, number: int) -> None:
         """Handle a run that the harness could not finish: its cells get another run, unless it is the second one in a row."""
         self._failed_cells.append(chosen.cells)
         self._listener.print(f"the run failed: {failure.message.splitlines()[0]}")
@@ -326,7 +327,7 @@ class Session:
         again = [
             replace(cell, alone=True, why=why)
             if chosen.shared
-            else replace(cell, state=State.NOT_REACHED, alone=True, why=why)
+            else replace(cell, state=CellState.NOT_REACHED, alone=True, why=why)
             for cell in chosen.cells
         ]
         self._progress = self._progress.with_cells(again)
@@ -346,7 +347,7 @@ class Session:
         """Return what is kept for `--continue`, as words of a message."""
         if not self._progress.cells:
             return "no run without faults was finished yet" if self._progress.first is None else "the first run is kept"
-        decided = sum(cell.reachable and cell.state is not State.PENDING for cell in self._progress.cells)
+        decided = sum(cell.reachable and cell.state is not CellState.PENDING for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells)
         return f"the results of {decided} of {reachable} cells are kept"
 
@@ -400,12 +401,12 @@ class Session:
 
 def _after_cut_off(cell: Cell) -> Cell:
     """Return the cell after a run that the budget cut off. What that run did not show, another run may show."""
-    silent = cell.state is State.PENDING and cell.shared is not None and not cell.shared.anomalies
+    silent = cell.state is CellState.PENDING and cell.shared is not None and not cell.shared.anomalies
     if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
         return cell
     shared = None if silent else cell.shared
     why = "the budget ended its run before it had drained"
-    return replace(cell, state=State.PENDING, verdict=None, why=why, shared=shared)
+    return replace(cell, state=CellState.PENDING, verdict=None, why=why, shared=shared)
 
 
 def _about(cell: Cell) -> str:
@@ -420,7 +421,7 @@ def _outcome(settled: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[st
 
 def _as_reported(cell: Cell, shortage: str) -> Cell:
     """Return the cell as it is reported. One that no run decided is what its shared run showed, else not reached."""
-    pending = cell.state is State.PENDING
+    pending = cell.state is CellState.PENDING
     if pending:
         alone = f"{'no further run was made' if cell.runs else 'not tried'}: {shortage}"
     else:
@@ -428,15 +429,12 @@ def _as_reported(cell: Cell, shortage: str) -> Cell:
     shared = cell.shared
     if shared is None or (cell.exercised and not shared.anomalies):
         why = f"{alone} ({cell.why})" if cell.why else alone
-        return replace(cell, state=State.NOT_REACHED, why=why) if pending else cell
-    exercised = State.APPROXIMATE if cell.approximate else State.EXERCISED
-    return replace(
-        cell,
-        state=exercised if shared.hit else State.NOT_REACHED,
+        return replace(cell, state=CellState.NOT_REACHED, why=why) if pending else cell
+    exercised = CellState.APPROXIMATE if cell.approximate else CellState.EXERCISED
+    return cell.with_found(
+        shared,
+        state=exercised if shared.hit else CellState.NOT_REACHED,
         verdict=Outcome.VIOLATED if shared.anomalies else Outcome.INCONCLUSIVE,
-        anomalies=shared.anomalies,
-        outputs=shared.outputs,
-        witnesses=shared.witnesses,
         why=f"{shared.why}; {alone}",
         runs=(*(run for run in cell.runs if run != shared.run), shared.run),
     )

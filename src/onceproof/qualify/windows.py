@@ -10,16 +10,14 @@ one. The same is true of batch N-1 if the fault is at ``before-offset-log`` of N
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from onceproof.qualify.cells import Cell
-from onceproof.qualify.schedule import Step
+from onceproof.qualify.schedule import RunStep
 from onceproof.scenario.points import Point
 
 
@@ -59,25 +57,18 @@ class Windows:
         )
 
 
-def by_batch(step: Step, queries: Iterable[str]) -> Windows:
+def by_batch(step: RunStep, queries: Iterable[str]) -> Windows:
     """Return the windows of a job with one query, from the batches of the step."""
     may = [_last_before(cell, batch) + 1 for cell, batch in zip(step.cells, step.batches, strict=True)]
     names = list(queries)
     return Windows(dict.fromkeys(names, step.batches), dict.fromkeys(names, may))
 
 
-def read(run_dir: Path, step: Step) -> Windows:
-    """Return the windows that the timeline of the run shows. A fault that never fired counts from the plan of its batch."""
-    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
-        return windows([json.loads(line) for line in lines], step)
-
-
-def windows(events: Iterable[Mapping[str, Any]], step: Step) -> Windows:
-    """Return the windows from ``events``, which are in the order of ``events.jsonl``."""
-    timeline = list(events)
-    planned = _first_times(timeline, "batch.planned")
-    committed = _first_times(timeline, "batch.committed")
-    fired = {int(event["index"]): float(event["at"]) for event in timeline if event["kind"] == "fault.fired"}
+def windows(events: Sequence[Mapping[str, Any]], step: RunStep) -> Windows:
+    """Return the windows that the events of a run show. A fault that never fired counts from the plan of its batch."""
+    planned = _first_times(events, "batch.planned")
+    committed = _first_times(events, "batch.committed")
+    fired = {int(event["index"]): float(event["at"]) for event in events if event["kind"] == "fault.fired"}
     first: dict[str, list[float]] = {}
     may: dict[str, list[float]] = {}
     for query in sorted({query for query, _ in (*planned, *committed)}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
@@ -22,6 +23,7 @@ from onceproof.scenario.base import AnyFaultSpec, Model, NumberAsKey, Position
 from onceproof.scenario.formats import Encode, FormatFields
 from onceproof.scenario.outputs import Claim, OutputSpec
 from onceproof.scenario.points import Point
+from onceproof.scenario.problem import Loc
 from onceproof.scenario.stack import StackSpec
 
 #: More partitions of one topic only slow down brokers that share one machine.
@@ -203,6 +205,11 @@ class PipelineSpec(Model):
         """Topics that are neither inputs nor prepared: the field below ``pipeline`` that names each -> its name."""
         retry = self.consumers.retry if self.consumers is not None else None
         return {} if retry is None else {("consumers", "retry", "topic"): retry.topic}
+
+    def texts(self) -> Iterator[tuple[Loc, str]]:
+        """Each text that may hold templates, with its path in the document."""
+        yield from ((("pipeline", "command", index), text) for index, text in enumerate(self.command))
+        yield from ((("pipeline", "env", name), text) for name, text in self.env.items())
 
     @model_validator(mode="before")
     @classmethod

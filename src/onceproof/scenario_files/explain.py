@@ -11,6 +11,7 @@ from operator import getitem
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from onceproof.base.registry import suggest
@@ -76,10 +77,11 @@ def _complaint(model: type[BaseModel], data: Any, detail: ErrorDetails, above: L
             if ways := kinds.ways_to_set(key, kinds.faults.of(owner.pipeline), item):
                 message = f"{key} does not apply to this {item['fault']} of {item['target']}"
                 return Complaint(loc, message, f"remove {key}, or set {', or '.join(ways)}", at_key=True)
-        return Complaint(loc, f"unknown key {key!r}", suggest(key, _keys(owner)), at_key=True)
+        return Complaint(loc, f"unknown key {key!r}", suggest(key, list(_fields(owner))), at_key=True)
     if kind == "missing":
-        owner = _annotation_at(model, data, below[:-1])
-        return Complaint(loc[:-1], f"key {below[-1]!r} is missing", _description(owner, str(below[-1])), at_key=True)
+        field = _fields(_annotation_at(model, data, below[:-1])).get(below[-1])
+        hint = f"{below[-1]}: {field.description}" if field is not None and field.description else None
+        return Complaint(loc[:-1], f"key {below[-1]!r} is missing", hint, at_key=True)
     name = next((step for step in reversed(loc) if isinstance(step, str)), "value")
     if kind in ("literal_error", "enum"):
         choices = _choices(_annotation_at(model, data, below))
@@ -107,9 +109,8 @@ def _annotation_at(model: Any, data: Any, loc: Loc) -> Any:
             value = value[step]
         except (IndexError, KeyError, TypeError):
             value = None
-        if isinstance(here, type) and issubclass(here, BaseModel):
-            field = next((f for name, f in here.model_fields.items() if step in (name, f.alias)), None)
-            here = None if field is None else _bare(field.annotation)
+        if fields := _fields(here):
+            here = _bare(fields[step].annotation) if step in fields else None
         elif get_origin(here) in (list, tuple, dict, Mapping):
             here = _bare(next(arg for arg in reversed(get_args(here)) if arg is not Ellipsis))
         else:
@@ -138,17 +139,10 @@ def _bare(annotation: Any) -> Any:
             return annotation
 
 
-def _keys(model: Any) -> list[str]:
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        return []
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _description(model: Any, key: str) -> str | None:
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        return None
-    field = next((f for name, f in model.model_fields.items() if key in (name, f.alias)), None)
-    return None if field is None or not field.description else f"{key}: {field.description}"
+def _fields(model: Any) -> dict[Any, FieldInfo]:
+    """Key in a document -> the field, of a model; empty for anything else."""
+    is_model = isinstance(model, type) and issubclass(model, BaseModel)
+    return {field.alias or name: field for name, field in model.model_fields.items()} if is_model else {}
 
 
 def _choices(annotation: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from onceproof.data import rows_of
 from onceproof.faults.contract import Placement, fault_of, needs_control
 from onceproof.judge.checker import checkers
 from onceproof.kinds.contract import kind_of
@@ -13,10 +14,9 @@ from onceproof.oracle import oracles
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
-from onceproof.scenario_files.checks.crosscheck import rows_of
 from onceproof.stack.external.names import RunNames, identity
 from onceproof.stack.external.profile import StackProfile
-from onceproof.stores.contract import store_of
+from onceproof.stores.contract import OutsideStack, store_of
 from onceproof.stores.postgres.store import tables_of
 
 
@@ -164,6 +164,9 @@ def _placement(spec: AnyFaultSpec, scenario: Scenario, profile: StackProfile | N
 
 
 def _output(scenario: Scenario, name: str, output: OutputSpec) -> PlannedOutput:
-    where = f"{store_of(output).field} {output.place}"
+    store = store_of(output)
+    where = f"{store.field} {output.place}"
+    if isinstance(store, OutsideStack):
+        where = f"{where}, {store.preparation(output)}"
     claim = scenario.claim_of(name).model_dump()
     return PlannedOutput(name, where, tuple(output.identity), tuple(output.ignore), claim)

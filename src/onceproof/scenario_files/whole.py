@@ -37,16 +37,22 @@ def filled(node: Any, here: Path) -> Any:
 
 def tree(source: Merged) -> CommentedMap:
     """A valid scenario with ``{here}`` filled in. A file without a base keeps its comments; a merged one has none."""
-    if len(source.files) == 1:
-        whole = source.files[0].tree
-    else:
-        data = _in_order(source.data, Scenario)
-        data["pipeline"] = _in_order(data["pipeline"], PipelineSpec)
-        data["outputs"] = {name: _in_order(spec, OutputSpec) for name, spec in data["outputs"].items()}
-        whole = CommentedMap({key: styled(value) for key, value in data.items()})
+    here = Path(source.files[0].file).resolve().parent
+    return tree_of(source.data, here) if len(source.files) > 1 else _for_any_folder(source.files[0].tree, here)
+
+
+def tree_of(scenario: dict[str, Any], here: Path) -> CommentedMap:
+    """A valid scenario, given as plain values, in the order of its model and with ``{here}`` filled in."""
+    data = _in_order(scenario, Scenario)
+    data["pipeline"] = _in_order(data["pipeline"], PipelineSpec)
+    data["outputs"] = {name: _in_order(spec, OutputSpec) for name, spec in data["outputs"].items()}
+    return _for_any_folder(CommentedMap({key: styled(value) for key, value in data.items()}), here)
+
+
+def _for_any_folder(whole: CommentedMap, here: Path) -> CommentedMap:
     for key in ("name", "base"):
         whole.pop(key, None)
-    filled(whole, Path(source.files[0].file).resolve().parent)
+    filled(whole, here)
     return whole
 
 

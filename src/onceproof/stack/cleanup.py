@@ -89,7 +89,7 @@ def _remove_folders(entry: journal.Entry, dry_run: bool) -> tuple[list[str], lis
     return done, failed
 
 
-def _members(entry: journal.Entry, session: journal.Session) -> list[procfs.Stat]:
+def _members(entry: journal.Entry, session: journal.StartedSession) -> list[procfs.Stat]:
     if entry.boot != procfs.boot_id():
         return []
     leader = procfs.stat(session.sid)

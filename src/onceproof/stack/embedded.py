@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import time
-from collections.abc import Callable
 from importlib.metadata import version as installed
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import confluent_kafka
 
@@ -29,8 +27,6 @@ from onceproof.stack.processes.ports import lease
 from onceproof.stack.spark import SparkCluster
 from onceproof.stack.toxiproxy.framed import Frames
 from onceproof.stack.toxiproxy.server import ToxiproxyProxy, ToxiproxyServer
-
-T = TypeVar("T")
 
 
 class EmbeddedStack:
@@ -79,13 +75,6 @@ class EmbeddedStack:
         logs = run_dir / "logs"
         frames = Frames(owner, timeline.emit) if read_frames else None
 
-        def timed(service: str, start: Callable[[], T]) -> T:
-            timeline.emit("stack.starting", service=service)
-            began = time.monotonic()
-            started = start()
-            timeline.emit("stack.ready", service=service, seconds=round(time.monotonic() - began, 3))
-            return started
-
         def make_proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
             address = listen or f"{HOST}:{lease(owner, 1)[0]}"
             proxy = ToxiproxyProxy(toxiproxy, name, address, f"{HOST}:{upstream_port}")
@@ -116,6 +105,7 @@ class EmbeddedStack:
             assert spec.spark is not None
             return SparkCluster.start(spec.spark, owner, logs, components)
 
+        timed = timeline.timed
         toxiproxy = timed("toxiproxy", start_toxiproxy)
         # A ThreadPool, because its threads are daemons: after an interrupt the program does not wait for a half-started
         # service, which the owner is about to kill.

@@ -205,20 +205,12 @@ class EmbeddedPostgres:
                 return False
             return True
 
-        def abandon() -> None:
-            if not self.service.is_running():
-                raise ServiceFailed(
-                    f"Postgres ended with code {self.service.returncode} while starting on 127.0.0.1:{self.port}",
-                    hint=f"its complete log: {self.service.log}",
-                    log_tail=self.service.log_tail(),
-                )
-
         # A new cluster answers in 0.1 s; the rest is for a machine that is busy with three brokers.
         wait_until(
             "Postgres to accept connections",
             accepts_connections,
             deadline_s=60,
-            abandon=abandon,
+            abandon=lambda: self.service.check_starting("Postgres", f"127.0.0.1:{self.port}"),
             explain=lambda: last_error,
         )
 

@@ -20,7 +20,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.stack.api import Proxy
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
-from onceproof.stack.kafka.settings import HOST, Listener
+from onceproof.stack.kafka.settings import HOST, ListenerName
 from onceproof.stack.postgres import EmbeddedPostgres
 from onceproof.stack.processes.ports import accepts_connections
 
@@ -48,12 +48,12 @@ def guards(kafka: EmbeddedKafka, postgres: EmbeddedPostgres | None, toxiproxy: i
         own = {node.service.pid} if node.is_running() else set()
         for listener, port in node.node.ports.items():
             allowed = {
-                Listener.CLIENT: {toxiproxy},
+                ListenerName.CLIENT: {toxiproxy},
                 # A single node has no other peer: there is no link that a fault could cut.
-                Listener.INTERNAL: {toxiproxy} if len(kafka.brokers) > 1 else own,
-                Listener.HARNESS: {os.getpid()},
+                ListenerName.INTERNAL: {toxiproxy} if len(kafka.brokers) > 1 else own,
+                ListenerName.HARNESS: {os.getpid()},
                 # The controller is a client of its own quorum.
-                Listener.CONTROLLER: {toxiproxy} | own,
+                ListenerName.CONTROLLER: {toxiproxy} | own,
             }[listener]
             found.append(Guard(port, f"the {listener} listener of {node.name}", frozenset(allowed)))
     if postgres is not None:

@@ -107,6 +107,28 @@ class CommitsLikeCheckpoints(Protocol):
     """The folder of that log, below the output's folder."""
 
 
+@runtime_checkable
+class SnapshotOnly(Protocol):
+    """A store whose outputs have rows but no commits: only what it holds after the run can be read."""
+
+    no_commits: str
+    """Why, as the reason of each checker that needs commits."""
+
+
+@runtime_checkable
+class OutsideStack(Protocol):
+    """A store on a service that is not part of any stack: the user runs it."""
+
+    def preparation(self, spec: OutputSpec) -> str:
+        """Where the output is, and what a run does there before the job starts, for `onceproof plan`."""
+
+    def make_ready(self, outputs: Mapping[str, OutputSpec]) -> None:
+        """Check these outputs, and empty those that ask for it. Called before the run starts anything.
+
+        Raises `UsageError` and `EnvironmentProblem`, for example if the service does not answer.
+        """
+
+
 stores: Registry[Store] = kinds.stores.requires(Store, distinct="field", Spec=OutputSpec)
 
 
@@ -126,6 +148,14 @@ def jars(scenario: Scenario) -> tuple[Path, ...]:
     """The jars that the job's class path needs for the stores of its outputs; missing ones are fetched."""
     used = {id(store): store for store in map(store_of, scenario.outputs.values())}
     return tuple(jar for store in used.values() if isinstance(store, NeedsJars) for jar in store.jars())
+
+
+def make_ready(scenario: Scenario) -> None:
+    """Check the outputs outside the stack. Raises `UsageError` and `EnvironmentProblem`."""
+    for _, store in stores.items():
+        outputs = {name: spec for name, spec in scenario.outputs.items() if store_of(spec) is store}
+        if outputs and isinstance(store, OutsideStack):
+            store.make_ready(outputs)
 
 
 def collect(run: ReadBack) -> dict[str, OutputRecord | None]:

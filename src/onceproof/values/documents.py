@@ -234,7 +234,7 @@ Path = tuple[str | None, ...]
 """The names of nested members; None is the step from a list to its elements."""
 
 
-class Numbers:
+class NumbersByPath:
     """Collects the numbers of many JSON objects by path, and whether any object has a name twice."""
 
     def __init__(self) -> None:

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import is_file, is_folder
 from onceproof.base.registry import suggest
+from onceproof.values.documents import Number
 
 Row = tuple[str, dict[str, Any]]
 """The position of a row, for messages, and its columns."""
@@ -39,10 +40,6 @@ _BATCH_ROWS = 16_384
 
 #: Half of a surrogate pair: JSON can escape one alone, but no encoding can write it.
 _HALF = re.compile("[\ud800-\udfff]")
-
-
-class Number(str):
-    """The digits of a JSON number."""
 
 
 def rows(path: Path, *, ending: str | None = None) -> Iterator[Row]:

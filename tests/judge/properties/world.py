@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from onceproof.judge.checker import checkers
 from onceproof.judge.synthetic.damage import Damage
-from onceproof.judge.synthetic.world import MODELS, WALL_START, Batch, Identity, Model, Record, Txn, World, at
+from onceproof.judge.synthetic.world import (
+    MODELS,
+    WALL_START,
+    Identity,
+    OutputModel,
+    Txn,
+    World,
+    WorldBatch,
+    WorldRecord,
+    at,
+)
 
 T = TypeVar("T")
 
@@ -56,7 +66,7 @@ def _store_input(world: World, run: Any) -> None:
                 run.tables["input"].pop()
 
 
-def _store_batch(run: Any, number: int, batch: Batch) -> None:
+def _store_batch(run: Any, number: int, batch: WorldBatch) -> None:
     run.batch(number, batch.ranges, by=(batch.planned_by, batch.committed_by))
     for row in run.tables["batches"]:
         if row["batch"] == number:
@@ -161,7 +171,7 @@ def worlds(
     names = names[: outputs or draw(st.integers(1, min(2, len(only))))]
     parts = draw(st.integers(1, 2))
     count = draw(st.integers(1 + restarted, 4))
-    records: list[Record] = []
+    records: list[WorldRecord] = []
     ends: dict[int, int] = {}
     ranges: list[dict[int, tuple[int, int]]] = [{} for _ in range(count)]
     least, most = (5, 30) if crowded else (1, draw(st.sampled_from([2, 3, 3, 30])))
@@ -174,7 +184,7 @@ def worlds(
             ):
                 keys, kept = draw(st.integers(0, 2**size - 1)), draw(st.integers(0, 4**size - 1))
                 chunk = [
-                    Record(
+                    WorldRecord(
                         partition,
                         offset + nth,
                         f"k{partition}{keys >> nth & 1}",
@@ -210,19 +220,21 @@ def _number(index: int) -> int:
     return 2**index if index < 40 else pow(3, index, 2**40 - 87)
 
 
-def _one_more(model: Model, ends: dict[int, int], ranges: list[dict[int, tuple[int, int]]], n: int) -> Record:
+def _one_more(
+    model: OutputModel, ends: dict[int, int], ranges: list[dict[int, tuple[int, int]]], n: int
+) -> WorldRecord:
     """A record at the end of partition 0 that has an effect in the output, so that something is expected there."""
     offset = ends[0] + (model.parity is not None and ends[0] % 2 != model.parity)
     ranges[-1][0] = (ranges[-1][0][0], offset + 1)
     ends[0] = offset + 1
-    return Record(0, offset, "k00", n, len(ranges) - 1)
+    return WorldRecord(0, offset, "k00", n, len(ranges) - 1)
 
 
-def _attempts(draw: st.DrawFn, ranges: list[dict[int, tuple[int, int]]], restarted: bool) -> list[Batch]:
+def _attempts(draw: st.DrawFn, ranges: list[dict[int, tuple[int, int]]], restarted: bool) -> list[WorldBatch]:
     crashed = draw(st.sets(st.integers(0, len(ranges) - 1 - restarted), min_size=int(restarted)))
     batches, start = [], 0
     for number, of_batch in enumerate(ranges):
         planned_by = start
         start += number in crashed
-        batches.append(Batch(of_batch, planned_by, start, draw(st.booleans())))
+        batches.append(WorldBatch(of_batch, planned_by, start, draw(st.booleans())))
     return batches

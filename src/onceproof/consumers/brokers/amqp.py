@@ -8,8 +8,7 @@ messages in the output queue, read in their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pika
 
@@ -18,28 +17,17 @@ from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.routes import Route
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
-from onceproof.instruments.proxy.loop import Emit
 from onceproof.scenario.queues import twin
 from onceproof.stack.amqp.broker import EmbeddedAmqp
 from onceproof.stack.amqp.routes import AmqpRoutes
-from onceproof.stack.fetch.components import AmqpComponents
-from onceproof.stack.processes.owner import Owner
 
 
 class AmqpBroker:
-    """Implements `onceproof.consumers.brokers.contract.Broker`."""
+    """Implements `onceproof.consumers.brokers.contract.Broker`. ``routes``: one per consumer, for faults that read frames."""
 
     def __init__(self, broker: EmbeddedAmqp, routes: AmqpRoutes | None = None) -> None:
         self._broker = broker
         self._routes = routes
-
-    @classmethod
-    def start(cls, owner: Owner, log: Path, components: AmqpComponents) -> Self:
-        return cls(EmbeddedAmqp.start(owner, log, components))
-
-    def with_routes(self, owner: Owner, emit: Emit) -> Self:
-        """The same broker, with one route per consumer."""
-        return type(self)(self._broker, AmqpRoutes(owner, self._broker.port, emit))
 
     def versions(self) -> Mapping[str, Any]:
         return self._broker.versions

@@ -27,7 +27,7 @@ from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.kafka.clients import client_config, producer_config
+from onceproof.stack.kafka.clients import client_config, producer_config, send
 from onceproof.stack.kafka.topics import change_settings
 from onceproof.stores.kafka.read_back import collect_topics
 
@@ -144,32 +144,20 @@ class KafkaQueues:
         return {"ONCEPROOF_OUTPUT": self._name(self._layout.outputs[output])}
 
     def publish(self, message: Message, record: Record) -> None:
-        answers: list[Any] = []
-        self._producer.produce(
-            self._name(self._layout.topic),
-            record.value,
-            record.key,
-            partition=self._layout.inputs.index(message.queue),
-            headers=[*record.headers, ("message", f"m{message.number}".encode())],
-            on_delivery=lambda error, _message: answers.append(error),
-        )
-        self._producer.flush(_ANSWER_S)
+        headers = [*record.headers, ("message", f"m{message.number}".encode())]
+        partition = self._layout.inputs.index(message.queue)
+        topic = self._name(self._layout.topic)
+        answers = send(self._producer, topic, record.value, record.key, _ANSWER_S, partition=partition, headers=headers)
         if answers != [None]:
             self._stack.check_health()
             raise EnvironmentProblem(f"Kafka did not take message {message.number}: {answers or 'no answer'}")
 
     def refuse(self, output: str, refusing: bool) -> None:
         topic = self._name(self._layout.outputs[output])
-        self._set(topic, "max.message.bytes", "1" if refusing else "1048588")
+        self._change(ResourceType.TOPIC, topic, "max.message.bytes", "1" if refusing else "1048588")
         # A broker shows a new setting a moment before its logs apply it, and applies changes one after the other: when it shows
         # the second, the first is in force.
-        self._set(topic, "file.delete.delay.ms", "60001" if refusing else "60000")
-
-    def _set(self, topic: str, name: str, value: str) -> None:
-        self._change(ResourceType.TOPIC, topic, name, value)
-
-    def _set_group(self, group: str, name: str, value: str) -> None:
-        self._change(ResourceType.GROUP, group, name, value)
+        self._change(ResourceType.TOPIC, topic, "file.delete.delay.ms", "60001" if refusing else "60000")
 
     def _change(self, kind: ResourceType, of: str, name: str, value: str) -> None:
         """Change the setting, and wait until the broker shows the new value."""

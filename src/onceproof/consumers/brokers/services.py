@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from onceproof.faults.contract import reads_frames
 from onceproof.scenario.model import Scenario, consumers_of
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.amqp.broker import EmbeddedAmqp
+from onceproof.stack.amqp.routes import AmqpRoutes
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
@@ -33,27 +35,22 @@ def fetched(scenario: Scenario) -> StartBroker:
 
 def _amqp(scenario: Scenario) -> StartBroker:
     assert scenario.stack.amqp is not None, "validated: these consumers need it"
-    begin = _rabbitmq() if scenario.stack.amqp.broker == "rabbitmq" else _qpid()
+    begin: Callable[[Owner, Path], EmbeddedAmqp]
+    if scenario.stack.amqp.broker == "rabbitmq":
+        begin = partial(rabbitmq.EmbeddedRabbitMq.start_node, found=rabbitmq.find())
+    else:
+        begin = partial(EmbeddedAmqp.start, components=components.ensure_amqp())
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        found = _timed(timeline, "amqp", lambda: AmqpBroker(begin(owner, folder / "logs" / "amqp.log")))
-        return found.with_routes(owner, timeline.emit) if reads_frames(scenario.chaos) else found
+        broker = timeline.timed("amqp", partial(begin, owner, folder / "logs" / "amqp.log"))
+        routes = AmqpRoutes(owner, broker.port, timeline.emit) if reads_frames(scenario.chaos) else None
+        return AmqpBroker(broker, routes)
 
     return start
 
 
-def _qpid() -> Callable[[Owner, Path], EmbeddedAmqp]:
-    found = components.ensure_amqp()
-    return lambda owner, log: EmbeddedAmqp.start(owner, log, found)
-
-
-def _rabbitmq() -> Callable[[Owner, Path], EmbeddedAmqp]:
-    found = rabbitmq.find()
-    return lambda owner, log: rabbitmq.EmbeddedRabbitMq.start_node(owner, log, found)
-
-
 def _kafka(scenario: Scenario, kind: str) -> StartBroker:
-    found = components.ensure()
+    found = components.ensure(spark=False)
     frames = reads_frames(scenario.chaos)
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
@@ -61,11 +58,3 @@ def _kafka(scenario: Scenario, kind: str) -> StartBroker:
         return KafkaBroker(stack, GroupQueues if kind == "kafka-group" else ShareQueues)
 
     return start
-
-
-def _timed(timeline: Timeline, service: str, start: Callable[[], AmqpBroker]) -> AmqpBroker:
-    timeline.emit("stack.starting", service=service)
-    began = timeline.now()
-    broker = start()
-    timeline.emit("stack.ready", service=service, seconds=round(timeline.now() - began, 3))
-    return broker

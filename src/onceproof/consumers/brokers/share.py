@@ -65,9 +65,9 @@ class ShareQueues(KafkaQueues):
 
     def lock_briefly(self, group: str, briefly: bool) -> None:
         """The duration of a lock is the group's setting at the moment when the record is given out."""
-        self._set_group(self.group(group), _LOCK, _BRIEFLY_MS if briefly else _GROUP[_LOCK])
+        self._change(ResourceType.GROUP, self.group(group), _LOCK, _BRIEFLY_MS if briefly else _GROUP[_LOCK])
         # As with a topic's settings (`refuse`): when the broker shows the second change, the first is in force.
-        self._set_group(self.group(group), "share.session.timeout.ms", "45001" if briefly else "45000")
+        self._change(ResourceType.GROUP, self.group(group), "share.session.timeout.ms", "45001" if briefly else "45000")
 
     def committed(self, group: str) -> None:
         """This client cannot ask: which records are done is known from the answers to acknowledgements."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-class Refused(Exception):
+class EffectRefused(Exception):
     """The output refused an effect for good: the effect does not exist."""
 
 
@@ -18,7 +18,7 @@ class Returned(Exception):
     """The broker has no queue for an effect and gave it back: the harness did not create it, or no queue can have this name."""
 
 
-class Fenced(Lost):
+class AcknowledgementRefused(Lost):
     """The broker refused an acknowledgement: the message now belongs to another consumer."""
 
 
@@ -37,7 +37,7 @@ class Taken:
     """What the broker needs to identify the message."""
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where messages come from. Each call returns when the broker has answered."""
 
     def take(self) -> Taken | None:
@@ -63,7 +63,7 @@ class Effect(Protocol):
 class Client:
     """The whole client of a consumer. ``commit`` ends the transaction of effect and acknowledgement, if there is one."""
 
-    source: Source
+    source: MessageSource
     effect: Effect
     commit: Any = None
     retry: Effect | None = None

@@ -6,7 +6,7 @@ import os
 
 from onceproof.consumers.clients import kafka_transaction
 from onceproof.consumers.clients.contract import Client
-from onceproof.consumers.clients.kafka_group import KafkaGroup, KafkaTopic
+from onceproof.consumers.clients.kafka_group import KafkaGroup, client_of
 
 
 def open_client(acknowledge: str) -> Client:
@@ -16,5 +16,4 @@ def open_client(acknowledge: str) -> Client:
         return postgres_client.open_client(acknowledge)
     if acknowledge == "with-effect":
         return kafka_transaction.open_client()
-    retry = os.environ.get("ONCEPROOF_RETRY")
-    return Client(KafkaGroup(), KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)
+    return client_of(KafkaGroup())

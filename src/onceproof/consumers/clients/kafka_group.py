@@ -16,8 +16,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from onceproof.consumers.clients.contract import Fenced, Lost, Refused, Taken
-from onceproof.stack.kafka.clients import client_config, producer_config
+from onceproof.consumers.clients.contract import (
+    AcknowledgementRefused,
+    Client,
+    EffectRefused,
+    Lost,
+    MessageSource,
+    Taken,
+)
+from onceproof.stack.kafka.clients import client_config, producer_config, send
 
 #: To become a member, or to get a record that is known to exist: a first rebalance takes a second. Shorter than the harness
 #: waits for a step, so that the consumer's own error is reported.
@@ -208,7 +215,13 @@ def _membership() -> dict[str, Any]:
 
 def as_lost(error: KafkaException) -> Lost:
     """The exception for an acknowledgement that failed."""
-    return (Fenced if error.args[0].code() in _NOT_A_MEMBER else Lost)(str(error))
+    return (AcknowledgementRefused if error.args[0].code() in _NOT_A_MEMBER else Lost)(str(error))
+
+
+def send_effect(producer: Producer, topic: str, taken: Taken, timeout_s: float) -> list[Any]:
+    """Send the effect of a message, and return the broker's answers (`send`)."""
+    headers = {_HEADER: taken.message.encode()}
+    return send(producer, topic, taken.body, taken.key, timeout_s, partition=0, headers=headers)
 
 
 class KafkaTopic:
@@ -221,23 +234,20 @@ class KafkaTopic:
         )
 
     def write(self, taken: Taken) -> None:
-        answers: list[Any] = []
-        self._producer.produce(
-            self._topic,
-            taken.body,
-            taken.key,
-            partition=0,
-            headers={_HEADER: taken.message.encode()},
-            on_delivery=lambda error, _message: answers.append(error),
-        )
-        self._producer.flush(_DEADLINE_S)
+        answers = send_effect(self._producer, self._topic, taken, _DEADLINE_S)
         if not answers:
             raise TimeoutError(f"{self._topic} did not answer within {_DEADLINE_S:.0f} s")
         (error,) = answers
         if error is not None:
             if error.name() == "MSG_SIZE_TOO_LARGE":
-                raise Refused(error.str())
+                raise EffectRefused(error.str())
             raise KafkaException(error)
+
+
+def client_of(source: MessageSource) -> Client:
+    """The client with that source, whose effects and retries go to topics, each written at once."""
+    retry = os.environ.get("ONCEPROOF_RETRY")
+    return Client(source, KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)
 
 
 def as_taken(message: Message, *, redelivered: bool, tag: Any = None) -> Taken:

@@ -7,12 +7,11 @@ the records that a read_committed reader sees, nor does it lag behind them.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from onceproof.consumers.clients.contract import Client, Fenced, Taken
-from onceproof.consumers.clients.kafka_group import KafkaGroup, as_lost
+from onceproof.consumers.clients.contract import AcknowledgementRefused, Client, Taken
+from onceproof.consumers.clients.kafka_group import KafkaGroup, as_lost, send_effect
 from onceproof.stack.kafka.clients import producer_config
 
 #: Shorter than the transaction's time-out at the broker (10 s), so that the client times out first.
@@ -62,7 +61,7 @@ class TransactionalGroup(KafkaGroup):
         except KafkaException as error:
             failed = as_lost(error)
             # End the transaction first: while it is open, its offset is neither committed nor discarded.
-            if isinstance(failed, Fenced):
+            if isinstance(failed, AcknowledgementRefused):
                 # The broker has answered: nothing of the transaction can arrive later.
                 self._transaction.producer.abort_transaction(_ANSWER_S)
             else:
@@ -80,17 +79,9 @@ class TransactionalTopic:
         self._transaction = transaction
 
     def write(self, taken: Taken) -> None:
-        producer, answers = self._transaction.producer, list[Any]()
+        producer = self._transaction.producer
         producer.begin_transaction()
-        producer.produce(
-            self._topic,
-            taken.body,
-            taken.key,
-            partition=0,
-            headers={"message": taken.message.encode()},
-            on_delivery=lambda error, _message: answers.append(error),
-        )
-        producer.flush(_ANSWER_S)
+        answers = send_effect(producer, self._topic, taken, _ANSWER_S)
         if answers != [None]:
             raise KafkaException(answers[0] if answers else f"{self._topic} did not answer within {_ANSWER_S:.0f} s")
 

@@ -6,8 +6,8 @@ import os
 
 from confluent_kafka import AcknowledgeType, KafkaError, KafkaException, Message, ShareConsumer
 
-from onceproof.consumers.clients.contract import Client, Fenced, Taken
-from onceproof.consumers.clients.kafka_group import KafkaTopic, as_taken
+from onceproof.consumers.clients.contract import AcknowledgementRefused, Client, Taken
+from onceproof.consumers.clients.kafka_group import as_taken, client_of
 from onceproof.stack.kafka.clients import client_config
 
 #: For a record that is known to exist: a new member has to be assigned its partitions first. Shorter than the harness waits for
@@ -53,7 +53,7 @@ class ShareGroup:
         except KafkaException as refused:
             # Its lock has ended and another consumer has the record. Once that is done, the broker answers without an error.
             if refused.args[0].code() == KafkaError.INVALID_RECORD_STATE:
-                raise Fenced(str(refused)) from refused
+                raise AcknowledgementRefused(str(refused)) from refused
             raise
 
     def release(self, taken: Taken) -> None:
@@ -80,5 +80,4 @@ def open_client(acknowledge: str) -> Client:
         from onceproof.consumers.clients import postgres as postgres_client
 
         return Client(ShareGroup(), postgres_client.open_rows())
-    retry = os.environ.get("ONCEPROOF_RETRY")
-    return Client(ShareGroup(), KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)
+    return client_of(ShareGroup())

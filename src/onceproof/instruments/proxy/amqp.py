@@ -6,10 +6,11 @@ first frame a client sends eight bytes that name the protocol. Methods are frame
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
-from typing import Any, Literal
+from typing import Any
 
-from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece
+from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, SplitConversation, Splitter
 
 #: A longer frame is not AMQP: a broker's frame_max is some 128 KiB.
 _LONGEST = 64 * 1024 * 1024
@@ -19,6 +20,7 @@ _METHOD = Struct(">BHIHH")
 _ACK = Struct(">QB")
 _METHOD_FRAME, _TYPES = 1, (1, 2, 3, 8)
 _END = b"\xce"
+_SIDES = ("client", "server")
 _ACKNOWLEDGES, _COMMITS, _COMMITTED = (60, 80), (90, 20), (90, 21)
 #: The names of methods, for conditions and for messages about frames that did not match.
 _NAMES = {
@@ -37,93 +39,45 @@ _NAMES = {
 }
 
 
-class AmqpConversation:
+class AmqpConversation(SplitConversation):
     """Implements `onceproof.instruments.proxy.frames.Conversation`. Rules may stop ``basic.ack`` and ``tx.commit``."""
 
     def __init__(self, interest: Interest) -> None:
-        self.readable = True
-        self.rewrites = False
+        super().__init__(*(Splitter(partial(self._measure, side), partial(self._parse, side)) for side in _SIDES))
         self._interest = interest
         self._began = False
-        self._kept = {"client": b"", "server": b""}
-        self._passing = {"client": 0, "server": 0}
-        """Bytes left of a frame that passes unread."""
         self._watched: dict[int, Frame] = {}
         """Channel -> the commit whose answer is awaited: a channel has one at a time."""
-
-    def from_client(self, data: bytes) -> list[Piece]:
-        if not self.readable:
-            return [self.rest_of_client(), data]
-        if self._began:
-            return self._frames("client", data)
-        start = self._kept["client"] + data
-        if start[:1] == b"\x16":
-            raise Encrypted("TLS: use an amqp:// URL and not an amqps:// one")
-        if len(start) < len(_PROTOCOL) and _PROTOCOL.startswith(start):
-            self._kept["client"] = start
-            return []
-        self._kept["client"] = b""
-        self.readable = self._began = start.startswith(_PROTOCOL)
-        if not self.readable:
-            return [start]
-        rest = start[len(_PROTOCOL) :]
-        return [_PROTOCOL, *(self._frames("client", rest) if rest else [])]
-
-    def from_server(self, data: bytes) -> list[Piece]:
-        if not self.readable:
-            return [self.rest_of_server(), data]
-        return self._frames("server", data)
-
-    def rest_of_client(self) -> bytes:
-        return self._rest("client")
-
-    def rest_of_server(self) -> bytes:
-        return self._rest("server")
 
     def watch(self, frame: Frame) -> None:
         """See `Conversation.watch`. Does nothing for a ``basic.ack``: only a commit has an answer."""
         if frame.kind == _NAMES[_COMMITS]:
             self._watched[frame.tag] = frame
 
-    def _rest(self, side: Literal["client", "server"]) -> bytes:
-        rest, self._kept[side] = self._kept[side], b""
-        return rest
+    def _measure(self, side: str, data: bytes, at: int) -> tuple[int, bool] | None:
+        if side == "client" and not self._began:
+            return self._measure_protocol(data)
+        left = len(data) - at
+        if left < _HEAD.size:
+            return None
+        kind, channel, size = _HEAD.unpack_from(data, at)
+        if kind not in _TYPES or size > _LONGEST:
+            return 0, False
+        whole = _HEAD.size + size + len(_END)
+        if kind != _METHOD_FRAME:
+            return whole, False
+        if left < _METHOD.size:
+            return None
+        return whole, self._wanted(side, channel, _METHOD.unpack_from(data, at)[3:])
 
-    def _frames(self, side: Literal["client", "server"], data: bytes) -> list[Piece]:
-        if (passing := self._passing[side]) >= len(data):
-            self._passing[side] -= len(data)
-            return [data]
-        data, self._kept[side], self._passing[side] = self._kept[side] + data, b"", 0
-        pieces: list[Piece] = []
-        start, at = 0, passing  # [start, at) passes
-        while at < len(data):
-            if len(data) - at < _HEAD.size:
-                break
-            kind, channel, size = _HEAD.unpack_from(data, at)
-            if kind not in _TYPES or size > _LONGEST:
-                self.readable = False  # not a frame: from here on everything passes
-                at = len(data)
-                break
-            whole = _HEAD.size + size + len(_END)
-            if kind == _METHOD_FRAME:
-                if len(data) - at < _METHOD.size:
-                    break
-                method = _METHOD.unpack_from(data, at)[3:]
-                if self._wanted(side, channel, method):
-                    if len(data) - at < whole:
-                        self._kept[side] = data[at:]
-                        return [*pieces, data[start:at]] if at > start else pieces
-                    if at > start:
-                        pieces.append(data[start:at])
-                    pieces.append(self._piece(side, channel, method, data[at : at + whole]))
-                    start = at + whole
-            at += whole
-        if at > len(data):
-            self._passing[side], at = at - len(data), len(data)
-        self._kept[side] = data[at:]
-        if at > start:
-            pieces.append(data[start:at])
-        return pieces
+    def _measure_protocol(self, start: bytes) -> tuple[int, bool] | None:
+        """The eight bytes with which a client begins."""
+        if start[:1] == b"\x16":
+            raise Encrypted("TLS: use an amqp:// URL and not an amqps:// one")
+        if len(start) < len(_PROTOCOL) and _PROTOCOL.startswith(start):
+            return None
+        self._began = start.startswith(_PROTOCOL)
+        return len(_PROTOCOL) if self._began else 0, False
 
     def _wanted(self, side: str, channel: int, method: tuple[int, int]) -> bool:
         if side == "server":
@@ -131,11 +85,13 @@ class AmqpConversation:
         name = _NAMES.get(method, f"method {method[0]}.{method[1]}")
         return self._interest.active and self._interest.wants(name)
 
-    def _piece(self, side: str, channel: int, method: tuple[int, int], raw: bytes) -> Piece:
+    def _parse(self, side: str, data: bytes, at: int, end: int) -> list[Piece]:
+        raw = data[at:end]
+        channel, method = _HEAD.unpack_from(raw)[1], _METHOD.unpack_from(raw)[3:]
         if side == "server":
-            return Answer(raw, self._watched.pop(channel), {"answer": "tx.commit-ok"})
+            return [Answer(raw, self._watched.pop(channel), {"answer": "tx.commit-ok"})]
         facts: dict[str, Any] = {"channel": channel}
         if method == _ACKNOWLEDGES:
             tag, multiple = _ACK.unpack_from(raw, _METHOD.size)
             facts |= {"delivery_tag": tag, "multiple": bool(multiple & 1)}
-        return Frame(raw, _NAMES[method], facts, channel)
+        return [Frame(raw, _NAMES[method], facts, channel)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from ssl import SSLContext
 from typing import Any
 
@@ -48,13 +49,18 @@ class ClusterProxy:
         self.proxies: dict[int, FrameProxy] = {}
         """By broker id; a broker that is also a bootstrap address shares that listener."""
         self._loop = loop
-        self._board = board
         self._listen_host = listen_host
         self._lease_port = lease_port
-        self._client_tls = client_tls
-        self._upstream_tls = upstream_tls
-        self._emit = emit
-        self._topic_names = topic_names if topic_names is not None else {}
+        self._made = partial(
+            FrameProxy,
+            loop,
+            board=board,
+            emit=emit,
+            topic_names=topic_names if topic_names is not None else {},
+            client_tls=client_tls,
+            upstream_tls=upstream_tls,
+            address=self._address,
+        )
         self._entries = [
             self._proxy(f"kafka-bootstrap-{number}", Target("kafka", host, port))
             for number, (host, port) in enumerate(bootstrap)
@@ -151,18 +157,7 @@ class ClusterProxy:
         return proxy
 
     def _proxy(self, name: str, target: Target) -> FrameProxy:
-        return FrameProxy(
-            self._loop,
-            name,
-            (self._listen_host, self._lease_port()),
-            target,
-            self._board,
-            emit=self._emit,
-            topic_names=self._topic_names,
-            client_tls=self._client_tls,
-            upstream_tls=self._upstream_tls,
-            address=self._address,
-        )
+        return self._made(name, (self._listen_host, self._lease_port()), target)
 
 
 def _written(host: str) -> str:

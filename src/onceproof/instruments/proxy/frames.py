@@ -6,7 +6,7 @@ the end, are the same bytes in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -101,8 +101,10 @@ class Conversation(Protocol):
 
     rewrites: bool
     """Whether it may change what the service sent: then no byte of that passes before it is parsed."""
-    readable: bool
-    """False once the bytes could not be parsed: from then on everything passes unread."""
+
+    @property
+    def readable(self) -> bool:
+        """False once the bytes could not be parsed: from then on everything passes unread."""
 
     def from_client(self, data: bytes) -> list[Piece]:
         """Parse what the client sent. Raises `Refused`."""
@@ -117,3 +119,103 @@ class Conversation(Protocol):
 
     def watch(self, frame: Frame) -> None:
         """Return the answer to this frame as an `Answer`. Must be called before the service can answer."""
+
+
+#: Of the frame that begins at byte ``at`` of ``data``: its size, and whether the parser must see it whole. Size 0: it is not a
+#: frame. None: more bytes are needed to say.
+Measure = Callable[[bytes, int], tuple[int, bool] | None]
+#: What becomes of a frame that the parser sees whole, ``data[at:end]``; None: it passes.
+Parse = Callable[[bytes, int, int], list[Piece] | None]
+
+
+class Splitter:
+    """Finds the frames in one direction of a connection. Only those that the parser must see are held until they are whole."""
+
+    def __init__(self, measure: Measure, parse: Parse) -> None:
+        self.readable = True
+        """False once something was not a frame: from then on everything passes."""
+        self._measure = measure
+        self._parse = parse
+        self._held = bytearray()
+        """The beginning of a frame."""
+        self._missing = 0
+        """How many bytes the held frame lacks; 0 if that is not known yet."""
+        self._passing = 0
+        """Bytes left of a frame that passes unread."""
+
+    def feed(self, data: bytes) -> list[Piece]:
+        if self._passing >= len(data):
+            self._passing -= len(data)
+            return [data]
+        if self._held:
+            self._held += data
+            if len(data) < self._missing:
+                self._missing -= len(data)
+                return []
+            data = self.drain()
+        pieces: list[Piece] = []
+        size = len(data)
+        start, at = 0, self._passing  # [start, at) passes
+        self._passing = 0
+        while at < size:
+            measured = self._measure(data, at)
+            if measured is None:
+                self._held += data[at:]
+                break
+            length, whole = measured
+            if not length:
+                self.readable = False
+                at = size
+                break
+            end = at + length
+            if whole:
+                if end > size:
+                    self._held += data[at:]
+                    self._missing = end - size
+                    break
+                parsed = self._parse(data, at, end)
+                if parsed is not None:
+                    if at > start:
+                        pieces.append(data[start:at])
+                    pieces += parsed
+                    start = end
+            at = end
+        if at > size:
+            self._passing, at = at - size, size
+        if at > start:
+            pieces.append(data[start:at])
+        return pieces
+
+    def drain(self) -> bytes:
+        """The held bytes, which are no longer held then."""
+        rest = bytes(self._held)
+        self._held.clear()
+        self._missing = 0
+        return rest
+
+
+class SplitConversation:
+    """Base of the parsers: a `Conversation` of two directions, each with a splitter."""
+
+    rewrites = False
+
+    def __init__(self, client: Splitter, server: Splitter) -> None:
+        self._client = client
+        self._server = server
+
+    @property
+    def readable(self) -> bool:
+        return self._client.readable and self._server.readable
+
+    def from_client(self, data: bytes) -> list[Piece]:
+        # Bytes may be held in one direction when the other one becomes unreadable.
+        return self._client.feed(data) if self.readable else [self._client.drain(), data]
+
+    def from_server(self, data: bytes) -> list[Piece]:
+        return self._server.feed(data) if self.readable else [self._server.drain(), data]
+
+    def rest_of_client(self) -> bytes:
+        return self._client.drain()
+
+    def rest_of_server(self) -> bytes:
+        return self._server.drain()

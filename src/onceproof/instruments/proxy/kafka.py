@@ -6,13 +6,22 @@ Format: a length; then API key, version and correlation id in a request, the cor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from struct import Struct, pack
 from typing import Any
 
 from confluent_kafka import KafkaError
 
-from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Refused, Reply
+from onceproof.instruments.proxy.frames import (
+    Answer,
+    Encrypted,
+    Frame,
+    Interest,
+    Piece,
+    Refused,
+    Reply,
+    SplitConversation,
+    Splitter,
+)
 from onceproof.instruments.proxy.kafka_rewrite import (
     API_VERSIONS,
     NAMING,
@@ -47,7 +56,7 @@ _MOST_EXPECTED = 100_000
 _TLS = b"\x16\x03"
 
 
-class KafkaConversation:
+class KafkaConversation(SplitConversation):
     """Implements `onceproof.instruments.proxy.frames.Conversation`.
 
     ``topic_names`` (topic id -> name) is shared by all connections of a cluster. Newer requests name topics only by id; the
@@ -59,7 +68,9 @@ class KafkaConversation:
     def __init__(
         self, interest: Interest, topic_names: dict[bytes, str], proxy: str = "", address: Address | None = None
     ) -> None:
-        self.readable = True
+        super().__init__(
+            Splitter(self._measure_request, self._parse_request), Splitter(self._measure_response, self._parse_response)
+        )
         self.rewrites = address is not None
         self._address = address
         self._proxy = proxy
@@ -67,43 +78,40 @@ class KafkaConversation:
         self._names = topic_names
         self._expected: dict[int, tuple[int, int, Frame | None]] = {}
         """correlation id -> API, version and, if it is watched, the request"""
-        self._requests = _Splitter(_REQUEST, self._wants_request)
-        self._responses = _Splitter(_RESPONSE, self._wants_response)
-
-    def from_client(self, data: bytes) -> list[Piece]:
-        if not self.readable:
-            return [self._requests.drain(), data]  # bytes may be held here if the other direction became unreadable
-        if self._requests.fresh:
-            start = self._requests.kept + data
-            if start[:2] == _TLS[: len(start[:2])] and len(start) >= 2:
-                raise Encrypted("TLS: set security.protocol of the job's Kafka clients to PLAINTEXT or SASL_PLAINTEXT")
-        pieces = self._requests.feed(data)
-        self._check()
-        return [self._asked(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
-
-    def from_server(self, data: bytes) -> list[Piece]:
-        if not self.readable:
-            return [self._responses.drain(), data]
-        pieces = self._responses.feed(data)
-        self._check()
-        return [self._response(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
-
-    def rest_of_client(self) -> bytes:
-        return self._requests.drain()
-
-    def rest_of_server(self) -> bytes:
-        return self._responses.drain()
+        self._fresh = True
+        """No whole header of a request has been seen yet."""
 
     def watch(self, frame: Frame) -> None:
         api, version, correlation = frame.tag
         self._expected[correlation] = (api, version, frame)
 
-    def _check(self) -> None:
-        self.readable = self._requests.readable and self._responses.readable
+    def _measure_request(self, data: bytes, at: int) -> tuple[int, bool] | None:
+        if self._fresh and data.startswith(_TLS, at):
+            raise Encrypted("TLS: set security.protocol of the job's Kafka clients to PLAINTEXT or SASL_PLAINTEXT")
+        if len(data) - at < _REQUEST.size:
+            return None
+        self._fresh = False
+        length, api, version, correlation = _REQUEST.unpack_from(data, at)
+        if not _REQUEST.size - 4 <= length <= _LONGEST:
+            return 0, False
+        return 4 + length, self._wants_request(length, api, version, correlation)
 
-    def _wants_request(self, head: tuple[int, ...]) -> bool:
+    def _measure_response(self, data: bytes, at: int) -> tuple[int, bool] | None:
+        if len(data) - at < _RESPONSE.size:
+            return None
+        length, correlation = _RESPONSE.unpack_from(data, at)
+        if not _RESPONSE.size - 4 <= length <= _LONGEST:
+            return 0, False
+        return 4 + length, self._wants_response(length, correlation)
+
+    def _parse_request(self, data: bytes, at: int, end: int) -> list[Piece]:
+        return [self._asked(memoryview(data)[at:end])]
+
+    def _parse_response(self, data: bytes, at: int, end: int) -> list[Piece]:
+        return [self._response(memoryview(data)[at:end])]
+
+    def _wants_request(self, length: int, api: int, version: int, correlation: int) -> bool:
         """Whether a request is wanted whole."""
-        length, api, version, correlation = head
         if self._address is not None:
             if api in NAMING or api == API_VERSIONS:
                 self._expect(correlation, api, version)
@@ -115,8 +123,7 @@ class KafkaConversation:
             self._expect(correlation, api, version)
         return self._interest.active and self._interest.wants(api_name(api)) and length <= LONGEST_HELD
 
-    def _wants_response(self, head: tuple[int, ...]) -> bool:
-        length, correlation = head
+    def _wants_response(self, length: int, correlation: int) -> bool:
         if correlation not in self._expected:
             return False
         if self._address is None:
@@ -253,74 +260,3 @@ def _topics(body: dict[str, Any], names: dict[bytes, str]) -> list[str]:
                 name = topic.get("Name") or topic.get("Topic") or names.get(topic.get("TopicId", b""))
                 found.append(name or topic.get("TopicId", b"").hex())
     return found
-
-
-class _Splitter:
-    """Finds the frames in one direction of a connection. Returns wanted frames whole, as memoryviews, and the rest as bytes."""
-
-    def __init__(self, head: Struct, wanted: Callable[[tuple[int, ...]], bool]) -> None:
-        self.readable = True
-        self.fresh = True
-        """No whole header has been seen yet."""
-        self.kept = b""
-        self._big = bytearray()
-        self._missing = 0
-        """Bytes until the wanted frame that is gathered in ``_big`` is complete."""
-        self._passing = 0
-        """Bytes left of a frame that passes unread."""
-        self._head = head
-        self._wanted = wanted
-
-    def feed(self, data: bytes) -> list[Any]:
-        if self._passing >= len(data):
-            self._passing -= len(data)
-            return [data]
-        if self._missing:
-            if len(data) < self._missing:
-                self._big += data
-                self._missing -= len(data)
-                return []
-            data = bytes(self._big) + data
-            self._big.clear()
-            self._missing = 0
-        elif self.kept:
-            data, self.kept = self.kept + data, b""
-        return self._split(data)
-
-    def drain(self) -> bytes:
-        rest = self.kept + bytes(self._big)
-        self.kept, self._missing = b"", 0
-        self._big.clear()
-        return rest
-
-    def _split(self, data: bytes) -> list[Any]:
-        pieces: list[Any] = []
-        size, head_size, unpack = len(data), self._head.size, self._head.unpack_from
-        start, at = 0, self._passing  # [start, at) passes
-        self._passing = 0
-        while at < size:
-            if size - at < head_size:
-                self.kept = data[at:]
-                break
-            head = unpack(data, at)
-            self.fresh = False
-            end = at + 4 + head[0]
-            if not head_size - 4 <= head[0] <= _LONGEST:
-                self.readable = False  # not a frame: from here on everything passes
-                at = size
-                break
-            if self._wanted(head):
-                if at > start:
-                    pieces.append(data[start:at])
-                if end > size:
-                    self._big += data[at:]
-                    self._missing = end - size
-                    return pieces
-                pieces.append(memoryview(data)[at:end])
-                start = end
-            at = end
-        if at > size:
-            self._passing, at = at - size, size
-        if at > start:
-            pieces.append(data[start:at])
-        return pieces

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-from onceproof.instruments.proxy.frames import Answer, ChannelBound, Encrypted, Frame, Interest, Piece, Reply
+from onceproof.instruments.proxy.frames import (
+    Answer,
+    ChannelBound,
+    Encrypted,
+    Frame,
+    Interest,
+    Piece,
+    Reply,
+    SplitConversation,
+    Splitter,
+)
 
 #: A longer statement passes unread, so that no more than this is kept in memory.
 LONGEST_HELD = 8 * 1024 * 1024
@@ -26,6 +36,7 @@ _END_LOOKED_AT = 512
 _MOST_PREPARED = 4096
 
 _LENGTH = Struct(">i")
+_STARTUP = Struct(">ii")
 _MESSAGE = Struct(">ci")
 _LONGEST = 0x40000000 + 64  # 1 GiB is the server's own limit
 _SSL, _GSS, _CANCEL = 80877103, 80877104, 80877102
@@ -84,14 +95,16 @@ class _Watch:
         return Answer(bytes(self.raw), self.frame, {"tags": self.tags, "sqlstate": self.sqlstate})
 
 
-class PostgresConversation:
+class PostgresConversation(SplitConversation):
     """Implements `onceproof.instruments.proxy.frames.Conversation`.
 
     ``encrypted``: the proxy opened TLS to the server, which then offers to bind the channel. The proxy withdraws the offer.
     """
 
     def __init__(self, interest: Interest, proxy: str = "", *, encrypted: bool = False) -> None:
-        self.readable = True
+        super().__init__(
+            Splitter(self._measure_client, self._parse_client), Splitter(self._measure_server, self._parse_server)
+        )
         self.rewrites = encrypted  # until the login is over
         self._mechanism_awaited = False
         """The server has offered mechanisms over TLS, and the client's next message chooses one."""
@@ -103,8 +116,6 @@ class PostgresConversation:
         self._raw = False
         """Whether the connection only carries a cancel request."""
         self._asked_encryption: str | None = None
-        self._kept = {"client": b"", "server": b""}
-        self._passing = {"client": 0, "server": 0}
         self._prepared: dict[bytes, bytes] = {}
         self._portals: dict[bytes, bytes] = {}
         self._in_transaction: dict[bytes, None] = {}
@@ -123,47 +134,28 @@ class PostgresConversation:
 
     # -- messages of the client -----------------------------------------------------------------------------------
 
-    def from_client(self, data: bytes) -> list[Piece]:
-        if not self.readable or self._raw:
-            return [self._drain("client"), data]  # bytes may be held here if the other direction became unreadable
+    def _measure_client(self, data: bytes, at: int) -> tuple[int, bool] | None:
         if self._started:
-            return self._messages("client", data)
-        data, self._kept["client"] = self._kept["client"] + data, b""
-        return self._startup(data)
-
-    def _startup(self, data: bytes) -> list[Piece]:
-        at = 0
-        while not self._started and self.readable and not self._raw:
-            if data[at : at + 1] == b"\x16":
-                raise Encrypted(f"TLS from its first byte: {_PLAIN}")
-            if len(data) - at < 8:
-                self._kept["client"] = data[at:]
-                return [data[:at]] if at else []
-            (length,), (code,) = _LENGTH.unpack_from(data, at), _LENGTH.unpack_from(data, at + 4)
-            if not 8 <= length <= _STARTUP_LONGEST:
-                self.readable = False
-            elif len(data) - at < length:
-                self._kept["client"] = data[at:]
-                return [data[:at]] if at else []
-            else:
-                at += length
-                self._begin(code)
-        if not self._started:
-            return [data]
-        pieces: list[Piece] = [data[:at]]
-        return pieces + (self._messages("client", data[at:]) if at < len(data) else [])
+            return self._measure(data, at, _LOOKED_AT_CLIENT)
+        if self._raw:
+            return len(data) - at, False
+        if data[at : at + 1] == b"\x16":
+            raise Encrypted(f"TLS from its first byte: {_PLAIN}")
+        if len(data) - at < _STARTUP.size:
+            return None
+        length, code = _STARTUP.unpack_from(data, at)
+        known = code in (_SSL, _GSS, _CANCEL) or code >> 16 == 3
+        return (length, True) if known and 8 <= length <= _STARTUP_LONGEST else (0, False)
 
     def _begin(self, code: int) -> None:
         if code in (_SSL, _GSS):
             self._asked_encryption = "TLS" if code == _SSL else "GSS encryption"
         elif code == _CANCEL:
             self._raw = True
-        elif code >> 16 == 3:
+        else:
             self._started = True
             self._ends.append("startup")
             self._asked += 1
-        else:
-            self.readable = False
 
     def _client_message(self, kind: bytes, body: memoryview) -> bytes | None:
         """Keep track of statements and portals; returns the text of a statement that the message runs."""
@@ -215,16 +207,17 @@ class PostgresConversation:
 
     # -- messages of the server -----------------------------------------------------------------------------------
 
-    def from_server(self, data: bytes) -> list[Piece]:
-        if not self.readable or self._raw:
-            return [self._drain("server"), data]
-        if self._asked_encryption is not None and data:
+    def _measure_server(self, data: bytes, at: int) -> tuple[int, bool] | None:
+        if self._raw:
+            return len(data) - at, False
+        if self._asked_encryption is not None:
             asked, self._asked_encryption = self._asked_encryption, None
-            if data[:1] in (b"S", b"G"):
+            answer = data[at : at + 1]
+            if answer in (b"S", b"G"):
                 raise Encrypted(f"{asked}: {_PLAIN}")
-            if data[:1] == b"N":
-                return [data[:1], *(self.from_server(data[1:]) if len(data) > 1 else [])]
-        return self._messages("server", data)
+            if answer == b"N":
+                return 1, False
+        return self._measure(data, at, _LOOKED_AT_SERVER)
 
     def _server_message(self, kind: bytes, body: memoryview) -> None:
         if kind == b"Z":
@@ -266,64 +259,25 @@ class PostgresConversation:
             return True, watch.answer()
         return True, None
 
-    def rest_of_client(self) -> bytes:
-        return self._drain("client")
-
-    def rest_of_server(self) -> bytes:
-        return self._drain("server")
-
-    def _drain(self, side: str) -> bytes:
-        rest, self._kept[side] = self._kept[side], b""
-        return rest
-
     def watch(self, frame: Frame) -> None:
         cycle, skip = frame.tag
         self._watches.append(_Watch(frame, cycle, skip))
 
     # -- messages of either side ----------------------------------------------------------------------------------
 
-    def _messages(self, side: str, data: bytes) -> list[Piece]:
-        if self._passing[side] >= len(data):
-            self._passing[side] -= len(data)
-            return [data]
-        if self._kept[side]:
-            data, self._kept[side] = self._kept[side] + data, b""
-        client = side == "client"
-        looked_at = _LOOKED_AT_CLIENT if client else _LOOKED_AT_SERVER
-        pieces: list[Piece] = []
-        size = len(data)
-        start, at = 0, self._passing[side]
-        self._passing[side] = 0
-        while at < size:
-            if size - at < 5:
-                self._kept[side] = data[at:]
-                break
-            kind, length = _MESSAGE.unpack_from(data, at)
-            if not 4 <= length <= _LONGEST:
-                self.readable = False
-                pieces.append(data[start:])
-                return pieces
-            end = at + 1 + length
-            if kind in looked_at or self._watches:
-                if end > size and length <= LONGEST_HELD:
-                    self._kept[side] = data[at:]
-                    break
-                if end <= size:
-                    taken = self._client(kind, data, at, end) if client else self._server(kind, data, at, end)
-                    if taken is not None:
-                        if at > start:
-                            pieces.append(data[start:at])
-                        pieces += taken
-                        start = end
-            at = end
-        else:
-            self._passing[side] = at - size
-            at = size
-        if at > start:
-            pieces.append(data[start:at])
-        return pieces
+    def _measure(self, data: bytes, at: int, looked_at: frozenset[bytes]) -> tuple[int, bool] | None:
+        if len(data) - at < 5:
+            return None
+        kind, length = _MESSAGE.unpack_from(data, at)
+        if not 4 <= length <= _LONGEST:
+            return 0, False
+        return 1 + length, length <= LONGEST_HELD and (kind in looked_at or bool(self._watches))
 
-    def _client(self, kind: bytes, data: bytes, at: int, end: int) -> list[Piece] | None:
+    def _parse_client(self, data: bytes, at: int, end: int) -> list[Piece] | None:
+        if not self._started:
+            self._begin(_STARTUP.unpack_from(data, at)[1])
+            return None
+        kind = data[at : at + 1]
         sql = self._client_message(kind, memoryview(data)[at + 5 : end])
         frame = None
         if sql is not None and self._interest.active:
@@ -333,7 +287,8 @@ class PostgresConversation:
         self._count(kind)
         return None if frame is None else [frame]
 
-    def _server(self, kind: bytes, data: bytes, at: int, end: int) -> list[Piece] | None:
+    def _parse_server(self, data: bytes, at: int, end: int) -> list[Piece] | None:
+        kind = data[at : at + 1]
         body = memoryview(data)[at + 5 : end]
         taken: list[Piece] | None = None
         if self._watches:

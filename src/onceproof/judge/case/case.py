@@ -110,6 +110,9 @@ class Case(Database):
     def effects_of(self, output: str) -> int:
         return self.number("SELECT count(*) FROM judge.effect_rows WHERE output = $output", {"output": output})
 
+    def expected_in(self, output: str) -> int:
+        return self.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output})
+
     def compare(self) -> None:
         """Make the tables of `onceproof.judge.relations.compare`, once."""
         self._demand("compare")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.words import times
 from onceproof.oracle.contract import decoders
+from onceproof.stores.contract import SnapshotOnly, store_of
 from onceproof.values import digest, documents
 from onceproof.values.canonical import literal, member
 
@@ -157,6 +158,8 @@ def _table(case: Case, name: str, spec: OutputSpec) -> str:
     snapshot = _SNAPSHOT.format(output=output)
     if row["without_before"]:
         case.no_stream[name] = f"{row['without_before']} of its decoded changes do not say which row they changed"
+    elif isinstance(store := store_of(spec), SnapshotOnly):
+        case.no_stream[name] = store.no_commits
     elif case.run.imported:
         case.no_stream[name] = "it was imported as a snapshot, so its commits are unknown"
     elif _digest(case, source) != _digest(case, snapshot):

@@ -53,7 +53,7 @@ def load(case: Case) -> None:
         if problem is not None:
             _give_up(case, output, problem)
         elif output in case.expectations:
-            _insert(case, output, source)
+            case.sql(f"INSERT INTO judge.effect_rows {digest.of_rows(decoded(case, output, source))}")
             if spec.kind == "changelog":
                 states.drop_unseen(case, output)
             for column, tolerance in spec.tolerance.items():
@@ -254,10 +254,6 @@ def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
         return None
     names = ", ".join(extra)
     return f"the oracle does not give its columns {names}: select them in the oracle's query, or list them under ignore"
-
-
-def _insert(case: Case, output: str, source: str) -> None:
-    case.sql(f"INSERT INTO judge.effect_rows {digest.of_rows(decoded(case, output, source))}")
 
 
 def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> None:

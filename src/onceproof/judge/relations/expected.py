@@ -15,7 +15,7 @@ from onceproof.base.words import are, times
 from onceproof.judge.case import record_key
 from onceproof.judge.case.outputs import OutputExpectation
 from onceproof.judge.relations import expected_columns
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.expectation import CLOSES, RESERVED, Expectation, ExpectedRows
 from onceproof.oracle.contract.inputs import COMMITTED, Inputs, View
 from onceproof.oracle.contract.query import statement_problem
@@ -106,7 +106,7 @@ def _check_states(case: Case, output: str) -> None:
 
 
 def _ask(case: Case, inputs: Inputs) -> Expectation:
-    return oracles.get(case.oracle.kind)(case.oracle).expect(inputs)
+    return oracle_of(case.oracle).expect(inputs)
 
 
 def _create_table(case: Case, table: str) -> None:
@@ -134,7 +134,8 @@ def _take(
             if (gap := record_key.headers_problem(case, types)) is not None:
                 raise NotEvaluated(f"output {output!r} compares headers, but {gap}")
             columns[record_key.HEADERS] = "VARCHAR"
-        _insert(case, table, inputs, output, query, types, columns, key)
+        rows_file = inputs.store(_rows(case, output, query, types, columns, key))
+        case.sql(f"INSERT INTO {table} {digest.of_rows(f'SELECT * FROM read_parquet({literal(str(rows_file))})')}")  # noqa: S608
     except duckdb.Error as error:
         raise NotEvaluated(
             f"the oracle's query for output {output!r} fails: {error}{case.inputs.renamings()}"
@@ -173,16 +174,8 @@ def _key_source(case: Case, inputs: Inputs, output: str, query: str, types: dict
     return ("_to_key" if "_to_key" in types else "_key") if record_key.COLUMN in known.columns else None
 
 
-def _insert(
-    case: Case,
-    table: str,
-    inputs: Inputs,
-    output: str,
-    query: str,
-    types: dict[str, str],
-    columns: dict[str, str],
-    key: str | None,
-) -> None:
+def _rows(case: Case, output: str, query: str, types: dict[str, str], columns: dict[str, str], key: str | None) -> str:
+    """SQL for rows like those of ``judge.expected``, without their digests. ``columns`` are compared, with ``key`` as the key."""
     spec = case.scenario.outputs[output]
     has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
     given = {name: quote(name) for name in columns}
@@ -206,9 +199,7 @@ def _insert(
     content = document({name: quote(field) for name, field in fields.items()})
     changelog = spec.kind == "changelog"
     nth = f"row_number() OVER (PARTITION BY {identity} ORDER BY _offset, _partition)" if changelog else "NULL"
-    rows = f"""SELECT {literal(output)} AS output, {identity} AS id, {content} AS content, _topic::VARCHAR AS topic,
+    return f"""SELECT {literal(output)} AS output, {identity} AS id, {content} AS content, _topic::VARCHAR AS topic,
                       _partition::INTEGER AS "partition", _offset::BIGINT AS "offset", _key::VARCHAR AS "key",
                       {nth}::BIGINT AS nth, _to_partition::INTEGER AS to_partition, {CLOSES}::BIGINT AS closes_us
                FROM ({texts})"""  # noqa: S608
-    stored = f"SELECT * FROM read_parquet({literal(str(inputs.store(rows)))})"  # noqa: S608
-    case.sql(f"INSERT INTO {table} {digest.of_rows(stored)}")

@@ -46,24 +46,14 @@ def compared(scenario: Scenario, output: str, types: dict[str, str]) -> dict[str
         for name, sql_type in types.items()
         if name not in RESERVED and name not in spec.ignore and (chosen is None or name in chosen)
     }
-    _check(scenario, output, types, columns)
-    return columns
-
-
-def _check(scenario: Scenario, output: str, types: dict[str, str], columns: dict[str, str]) -> None:
-    """Raise `NotEvaluated` if an oracle's query for an output lacks a column."""
-    spec = scenario.outputs[output]
     given = ", ".join(name for name in types if name not in RESERVED) or "none"
-    if missing := [name for name in spec.identity if name not in columns]:
-        raise NotEvaluated(
-            f"the oracle's query for output {output!r} has no column {missing[0]!r}, which is part of its identity; "
-            f"it has {given}"
-        )
-    if missing := [name for name in [*(spec.compare or []), *spec.tolerance] if name not in columns]:
-        raise NotEvaluated(
-            f"the oracle's query for output {output!r} has no column {missing[0]!r}, which the output wants compared; "
-            f"it has {given}"
-        )
+    needed = [(name, "which is part of its identity") for name in spec.identity]
+    needed += [(name, "which the output wants compared") for name in [*(spec.compare or []), *spec.tolerance]]
+    for name, why in needed:
+        if name not in columns:
+            raise NotEvaluated(
+                f"the oracle's query for output {output!r} has no column {name!r}, {why}; it has {given}"
+            )
     if spec.kind == "changelog" and "_offset" not in types:
         raise NotEvaluated(
             f"output {output!r} is a changelog: the oracle's query must give _partition and _offset of "
@@ -79,3 +69,4 @@ def _check(scenario: Scenario, output: str, types: dict[str, str], columns: dict
         )
     if "_offset" in types and "_topic" not in types and len(scenario.input) > 1:
         raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")
+    return columns

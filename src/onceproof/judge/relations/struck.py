@@ -18,7 +18,7 @@ import duckdb
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.judge.relations import expected
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.inputs import Range, View
 from onceproof.oracle.contract.precomputed import PrecomputedOracle
 
@@ -79,9 +79,7 @@ def _find_batches(case: Case, output: str) -> None:
         return
     case.sql(_CLOSED_IN, {"output": output, "query": query})
     struck = {row["batch"]: row["fault"] for row in case.rows(_STRUCK, {"query": query})}
-    can_be_asked_again = case.oracle.kind != "slice" and not isinstance(
-        oracles.get(case.oracle.kind)(case.oracle), PrecomputedOracle
-    )
+    can_be_asked_again = case.oracle.kind != "slice" and not isinstance(oracle_of(case.oracle), PrecomputedOracle)
     if can_be_asked_again and 0 < len(struck) <= _MOST_BATCHES and case.number(_WITHOUT_FAULT, {"output": output}):
         try:
             _ask(case, output, query, struck)

@@ -26,7 +26,7 @@ from onceproof.judge.open import open_case
 from onceproof.judge.slices.excerpt import Excerpt, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.values.canonical import document, literal
 
@@ -42,7 +42,7 @@ MAX_JUDGINGS = 40
 
 def name_of(finding: Finding) -> str:
     """``anomaly/output`` (``/source``): the key in `Verdict.slices`."""
-    return "/".join([finding.anomaly, finding.output, *([finding.source] if finding.source is not None else [])])
+    return "/".join(finding.names)
 
 
 def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
@@ -102,12 +102,8 @@ class _Search:
 
     def _was_compared(self) -> bool:
         """Whether ``judge.missing`` was made."""
-        return (
-            self._case.number(
-                "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'judge' AND table_name = 'missing'"
-            )
-            > 0
-        )
+        made = "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'judge' AND table_name = 'missing'"
+        return self._case.number(made) > 0
 
     def expect(self) -> dict[str, Any]:
         """The verdict that `check` will reach on the slice, for its scenario's ``expect``."""
@@ -163,7 +159,7 @@ class _Search:
             if excerpt is None or (size := frozenset({*excerpt.groups, *outputs})) in seen:
                 continue
             seen.add(size)
-            by_code = isinstance(oracles.get(case.oracle.kind)(case.oracle), PrecomputedOracle)
+            by_code = isinstance(oracle_of(case.oracle), PrecomputedOracle)
             if not by_code and all(case.expectations[output].has_cause for output in outputs):
                 yield excerpt
             try:

@@ -22,7 +22,7 @@ Identity = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Model:
+class OutputModel:
     """One kind of output."""
 
     kind: str
@@ -36,7 +36,7 @@ class Model:
         spec = {"table" if self.table else "topic": name, "kind": self.kind, "identity": list(self.identity)}
         return spec | ({"placement": "key"} if self.kind != "append" and not self.table else {})
 
-    def takes(self, record: Record) -> bool:
+    def takes(self, record: WorldRecord) -> bool:
         return record.n > 0 and (self.parity is None or record.offset % 2 == self.parity)
 
 
@@ -48,15 +48,17 @@ _CHANGELOG = """SELECT k, (sum(n) OVER w)::BIGINT AS total, count(*) OVER w AS c
                 FROM "in" WHERE n > 0 WINDOW w AS (PARTITION BY k ORDER BY _offset)"""
 
 MODELS = {
-    "events": Model("append", False, _APPEND, ("p", "o")),
-    "rows": Model("append", True, _APPEND, ("p", "o")),
-    "even": Model("append", False, f"{_APPEND} AND _offset % 2 = 0", ("p", "o"), 0),
-    "odd": Model("append", False, f"{_APPEND} AND _offset % 2 = 1", ("p", "o"), 1),
-    "latest": Model("upsert", False, _UPSERT),
-    "totals": Model("upsert", True, _UPSERT),
-    "log": Model("changelog", False, _CHANGELOG),
-    "journal": Model("changelog", True, _CHANGELOG),
-    "sums": Model("upsert", True, 'SELECT k, sum(n)::BIGINT AS total, count(*) AS c FROM "in" WHERE n > 0 GROUP BY k'),
+    "events": OutputModel("append", False, _APPEND, ("p", "o")),
+    "rows": OutputModel("append", True, _APPEND, ("p", "o")),
+    "even": OutputModel("append", False, f"{_APPEND} AND _offset % 2 = 0", ("p", "o"), 0),
+    "odd": OutputModel("append", False, f"{_APPEND} AND _offset % 2 = 1", ("p", "o"), 1),
+    "latest": OutputModel("upsert", False, _UPSERT),
+    "totals": OutputModel("upsert", True, _UPSERT),
+    "log": OutputModel("changelog", False, _CHANGELOG),
+    "journal": OutputModel("changelog", True, _CHANGELOG),
+    "sums": OutputModel(
+        "upsert", True, 'SELECT k, sum(n)::BIGINT AS total, count(*) AS c FROM "in" WHERE n > 0 GROUP BY k'
+    ),
 }
 #: Outputs whose oracle names the input record that causes each effect.
 CAUSED = tuple(name for name in MODELS if name != "sums")
@@ -65,7 +67,7 @@ TOPICS = tuple(name for name, model in MODELS.items() if not model.table)
 
 
 @dataclass(frozen=True)
-class Record:
+class WorldRecord:
     """One input record."""
 
     partition: int
@@ -82,7 +84,7 @@ class Record:
 
 
 @dataclass
-class Write:
+class WorldWrite:
     """One write to an output. ``values`` holds all its columns; None is a tombstone."""
 
     identity: Identity
@@ -108,12 +110,12 @@ class Txn:
     start: int
     """The driver start that made it."""
     at_ms: int
-    writes: list[Write]
+    writes: list[WorldWrite]
     visibility: str = "committed"
 
 
 @dataclass(frozen=True)
-class Batch:
+class WorldBatch:
     ranges: dict[int, tuple[int, int]]
     planned_by: int
     committed_by: int | None
@@ -123,12 +125,12 @@ class Batch:
 
 @dataclass
 class World:
-    records: list[Record]
-    lost: list[Record]
+    records: list[WorldRecord]
+    lost: list[WorldRecord]
     """Records that were acknowledged but are not in the log."""
     ends: dict[int, int]
     """Input partition -> the end of its log, including the offsets of markers."""
-    batches: list[Batch]
+    batches: list[WorldBatch]
     outputs: tuple[str, ...]
     a_state_a_batch: bool
     """For changelogs: one state per batch and key if True, else one per record."""
@@ -153,9 +155,9 @@ class World:
         self.txns = [txn for txn in self.txns if txn.writes]
         self.progress = dict(self.ends)
 
-    def writes_of(self, output: str, number: int) -> Iterator[Write]:
+    def writes_of(self, output: str, number: int) -> Iterator[WorldWrite]:
         model = MODELS[output]
-        states: dict[str, Write] = {}
+        states: dict[str, WorldWrite] = {}
         for record in self.of_batch(number):
             if record.visibility != "committed" or not model.takes(record):
                 continue
@@ -168,14 +170,14 @@ class World:
                 yield states.pop(record.key)
         yield from states.values()
 
-    def of_batch(self, number: int) -> list[Record]:
+    def of_batch(self, number: int) -> list[WorldRecord]:
         return sorted((r for r in self.records if r.batch == number), key=lambda r: (r.partition, r.offset))
 
     def is_committed(self, number: int) -> bool:
         """Whether the batch exists and was committed; other damage may have ended the job before it."""
         return number < len(self.batches) and self.batches[number].committed_by is not None
 
-    def state_at(self, record: Record, *, dirty: bool = False) -> Write:
+    def state_at(self, record: WorldRecord, *, dirty: bool = False) -> WorldWrite:
         """The state of a key after ``record``. With ``dirty``, uncommitted records count too."""
         counted = [
             r.n
@@ -183,16 +185,16 @@ class World:
             if r.key == record.key and r.n > 0 and r.offset <= record.offset and (dirty or r.visibility == "committed")
         ]
         values = {"k": record.key, "total": sum(counted), "c": len(counted)}
-        return Write((("k", record.key),), values, record.partition, record.key)
+        return WorldWrite((("k", record.key),), values, record.partition, record.key)
 
-    def visible(self, output: str) -> list[tuple[Txn, Write]]:
+    def visible(self, output: str) -> list[tuple[Txn, WorldWrite]]:
         """What a reader sees after the run: in an upsert output, the last write of each identity."""
         seen = [(txn, write) for txn in self.committed(output) for write in txn.writes]
         if MODELS[output].kind == "upsert":
             seen = [s for i, s in enumerate(seen) if all(later.identity != s[1].identity for _, later in seen[i + 1 :])]
         return seen
 
-    def last_of_each(self, output: str) -> list[tuple[Txn, Write]]:
+    def last_of_each(self, output: str) -> list[tuple[Txn, WorldWrite]]:
         """The last visible write of each identity."""
         return list({write.identity: (txn, write) for txn, write in self.visible(output)}.values())
 
@@ -214,7 +216,7 @@ class World:
     def _index(self, txn: Txn) -> int:
         return next(index for index, one in enumerate(self.txns) if one is txn)
 
-    def drop(self, write: Write) -> None:
+    def drop(self, write: WorldWrite) -> None:
         for txn in self.txns:
             txn.writes = [w for w in txn.writes if w is not write]
         self.txns = [txn for txn in self.txns if txn.writes]
@@ -228,10 +230,10 @@ def at(batch: int, seconds: float) -> int:
     return int(1000 * (WALL_START + 10 * batch + seconds))
 
 
-def effect_of(record: Record) -> Write:
+def effect_of(record: WorldRecord) -> WorldWrite:
     """The write of an append output for one input record."""
     values = {"p": record.partition, "o": record.offset, "k": record.key, "n": record.n}
-    return Write(identity(p=record.partition, o=record.offset), values, record.partition, record.key)
+    return WorldWrite(identity(p=record.partition, o=record.offset), values, record.partition, record.key)
 
 
 def identity(**columns: Any) -> Identity:

@@ -149,7 +149,7 @@ def _columns(records: Connection, text: str, source: str, asked: _Asked) -> _Rea
     )
 
 
-def _structure_of(kind: Any, path: documents.Path, numbers: documents.Numbers | None, asked: _Asked) -> Any:
+def _structure_of(kind: Any, path: documents.Path, numbers: documents.NumbersByPath | None, asked: _Asked) -> Any:
     """Return the structure with which DuckDB reads a value; None if no structure keeps everything, so that the value stays JSON."""
     if isinstance(kind, dict):
         inner = {name: _structure_of(kind[name], (*path, name), numbers, asked) for name in sorted(kind)}
@@ -172,7 +172,7 @@ def _structure_of(kind: Any, path: documents.Path, numbers: documents.Numbers | 
 
 def _numbers(
     records: Connection, text: str, source: str, fields: dict[str, Any], asked: _Asked
-) -> documents.Numbers | None:
+) -> documents.NumbersByPath | None:
     """Return the digits of all numbers in the values; None if all numbers fit the types that DuckDB found."""
     kinds = set(_leaves(fields))
     # Read all documents with objects in them: it is the only way to see whether a nested name occurs twice.
@@ -217,8 +217,8 @@ def _fits(digits: documents.Digits, kind: str) -> bool:
     return digits.type(whole_numbers=True) == "BIGINT" if kind in _WHOLE else digits.exact_as_double
 
 
-def _read_numbers(records: Connection, query: str) -> documents.Numbers:
-    numbers = documents.Numbers()
+def _read_numbers(records: Connection, query: str) -> documents.NumbersByPath:
+    numbers = documents.NumbersByPath()
     rows = records.sql(query)
     while some := rows.fetchmany(_ROWS):
         for (document,) in some:

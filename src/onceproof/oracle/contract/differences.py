@@ -45,6 +45,10 @@ class Differences:
     def __bool__(self) -> bool:
         return bool(self.columns or self.unmatched)
 
+    def to_ignore(self, spec: OutputSpec) -> tuple[str, ...]:
+        """The columns that the output ignores already, and those that differ."""
+        return tuple(dict.fromkeys([*spec.ignore, *(c.column for c in self.columns)]))
+
     def sentences(self) -> list[str]:
         lines = [f"column {c.column} differs in {times(c.effects, 'row')}, e.g. {c.example}" for c in self.columns]
         if self.unmatched:

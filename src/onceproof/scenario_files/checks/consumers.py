@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onceproof import data
 from onceproof.base.registry import suggest
 from onceproof.consumers.routes import OutlastsItsBroker
-from onceproof.data import open_dataset
 from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
@@ -90,11 +90,7 @@ def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint
 
 
 def _templates(scenario: Scenario) -> Iterator[Complaint]:
-    texts: list[tuple[Loc, str]] = [
-        *((("pipeline", "command", index), text) for index, text in enumerate(scenario.pipeline.command)),
-        *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
-    ]
-    for loc, text in texts:
+    for loc, text in scenario.pipeline.texts():
         for misspelt, near in templates.misspelt(text):
             yield Complaint(loc, f"unknown template {{{misspelt}}}", near)
         for template in sorted(templates.used(text) - set(_TEMPLATES)):
@@ -227,5 +223,4 @@ def _faults(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
 
 def rows_of(scenario: Scenario) -> int:
     """How many messages there will be."""
-    spec = scenario.input[0]
-    return spec.rows if spec.rows is not None else open_dataset(spec.dataset, spec.options, seed=scenario.seed).rows()
+    return data.rows_of(scenario.input[0], scenario.seed)

@@ -15,28 +15,23 @@ from pathlib import Path
 from onceproof.base.paths import exists, is_folder
 from onceproof.base.registry import suggest
 from onceproof.base.words import times
-from onceproof.data import datasets, open_dataset
+from onceproof.data import dataset_of, datasets, rows_of
 from onceproof.faults.contract import SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
 from onceproof.faults.controller import struck_target
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.judge.checker import checkers
 from onceproof.kinds.contract import kind_of
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of, oracles
 from onceproof.oracle.contract import decoders
 from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.scenario import templates
-from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
+from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import formats, names, output_models
 from onceproof.stores.contract import store_of
-
-
-def rows_of(spec: InputSpec, seed: int) -> int:
-    """How many records the input will have: ``rows``, or all of its data set."""
-    return spec.rows if spec.rows is not None else _dataset_rows(spec, seed)
 
 
 def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
@@ -114,21 +109,17 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
             )
         if problem := decoders.problem(spec.decode):
             yield Complaint((*loc, "decode"), *problem)
-        has = _dataset_rows(spec, scenario.seed)
+        has = dataset_of(spec, scenario.seed).rows()
         if spec.rows is not None and spec.rows > has:
             yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has only {has} records, not {spec.rows}")
 
 
 def _chunks(scenario: Scenario) -> Iterator[Complaint]:
     for index, spec in enumerate(scenario.input):
-        has, rows = _dataset_rows(spec, scenario.seed), rows_of(spec, scenario.seed)
+        has, rows = dataset_of(spec, scenario.seed).rows(), rows_of(spec, scenario.seed)
         if rows <= has and spec.chunks > rows:
             message = f"{rows} records in {spec.chunks} chunks: some chunks would be empty"
             yield Complaint(("input", index, "chunks"), message, "a chunk needs at least one record")
-
-
-def _dataset_rows(spec: InputSpec, seed: int) -> int:
-    return open_dataset(spec.dataset, spec.options, seed=seed).rows()
 
 
 def _batches(scenario: Scenario) -> Iterator[Complaint]:
@@ -241,11 +232,7 @@ def _prepared(scenario: Scenario) -> Iterator[Complaint]:
 def _templates(scenario: Scenario) -> Iterator[Complaint]:
     known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables, "output": list(scenario.outputs)}
     declared = {"topic": "prepare.topics or the input", "table": "prepare.tables", "output": "outputs"}
-    texts: list[tuple[Loc, str]] = [
-        *((("pipeline", "command", i), text) for i, text in enumerate(scenario.pipeline.command)),
-        *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
-    ]
-    for loc, text in texts:
+    for loc, text in scenario.pipeline.texts():
         for misspelt, near in templates.misspelt(text):
             yield Complaint(loc, f"unknown template {{{misspelt}}}", near)
         for template in sorted(templates.used(text)):
@@ -269,9 +256,8 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
-    values = {"here": str(here), "python": sys.executable}
     program, *arguments = scenario.pipeline.command
-    filled = templates.fill(program, values)
+    filled = _filled(program, here)
     if not templates.used(filled) and shutil.which(filled) is None:
         hint = f"'{{python}}' is {sys.executable}" if "python" in filled else "give its path, or put its folder on PATH"
         yield Complaint(("pipeline", "command", 0), f"program {filled!r} was not found", hint)
@@ -279,10 +265,15 @@ def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
         value = argument.partition("=")[2] if argument.startswith("-") else argument
         for part in value.split(","):
             if part.startswith("{here}/") or (part.endswith(".py") and "://" not in part):
-                yield from _file_argument(part, templates.fill(part, values), here, ("pipeline", "command", index))
+                yield from _file_argument(part, here, ("pipeline", "command", index))
 
 
-def _file_argument(argument: str, filled: str, here: Path, loc: Loc) -> Iterator[Complaint]:
+def _filled(text: str, here: Path) -> str:
+    return templates.fill(text, {"here": str(here), "python": sys.executable})
+
+
+def _file_argument(argument: str, here: Path, loc: Loc) -> Iterator[Complaint]:
+    filled = _filled(argument, here)
     path = Path(filled)
     if templates.used(filled) or exists(path):
         return
@@ -327,18 +318,17 @@ def _specs(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _oracle_code(scenario: Scenario) -> Iterator[Complaint]:
-    runs_code = isinstance(oracles.get(scenario.oracle.kind)(scenario.oracle), PrecomputedOracle)
+    runs_code = isinstance(oracle_of(scenario.oracle), PrecomputedOracle)
     if runs_code and not kind_of(scenario).runs_oracle_code:
         message = f"oracle {scenario.oracle.kind!r} runs code, which onceproof does not support for {scenario.pipeline.kind} yet"
         yield Complaint(("oracle", "kind"), message, "use sql or identity")
 
 
 def _oracle_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
-    oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
+    oracle = oracle_of(scenario.oracle)
     if isinstance(oracle, PrecomputedOracle):
-        values = {"here": str(here), "python": sys.executable}
         for loc, file in oracle.files():
-            yield from _file_argument(file, templates.fill(file, values), here, ("oracle", *loc))
+            yield from _file_argument(file, here, ("oracle", *loc))
 
 
 def _decoder_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
@@ -347,7 +337,7 @@ def _decoder_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
     for loc, decode in named:
         file = decode.rpartition(":")[0]
         if file.endswith(".py"):
-            yield from _file_argument(file, templates.fill(file, {"here": str(here)}), here, loc)
+            yield from _file_argument(file, here, loc)
 
 
 def _complaint(above: Loc, problem: SpecProblem) -> Complaint:

@@ -27,8 +27,7 @@ def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
 
 
 def _checkpoint(scenario: Scenario) -> Iterator[Complaint]:
-    spec = scenario.pipeline
-    if not any("checkpoint" in templates.used(text) for text in (*spec.command, *spec.env.values())):
+    if not any("checkpoint" in templates.used(text) for _, text in scenario.pipeline.texts()):
         message = "the job does not use {checkpoint}: onceproof cannot see its progress or place faults by it"
         hint = "pass it a folder below {checkpoint} in an argument or a variable"
         yield Complaint(("pipeline", "command"), message, hint, at_key=True)

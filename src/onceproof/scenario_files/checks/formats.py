@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
-from onceproof.data import open_dataset
+from onceproof.data import dataset_of, rows_of
 from onceproof.formats.codec import Encoder, Settings, parsed
 from onceproof.formats.feed import access_of
 from onceproof.formats.registry import Access, from_file, schema_path
@@ -37,7 +37,7 @@ def warnings(scenario: Scenario) -> Iterator[Complaint]:
     """Schemas with which no record is written. Not an error: a schedule that is made smaller may end before its schema changes."""
     for index, spec in enumerate(scenario.input):
         if spec.schemas:
-            has = spec.rows or open_dataset(spec.dataset, spec.options, seed=scenario.seed).rows()
+            has = rows_of(spec, scenario.seed)
             for number in (number for number in spec.schemas if number > has):
                 message = f"there is no record {number}: the input has {has} records"
                 yield Complaint(("input", index, "schemas", number), message, "choose a smaller number", at_key=True)
@@ -180,7 +180,7 @@ class _Check:
         registry = self._scenario.stack.registry
         if registry is not None and not registry.files:
             offline = Settings(settings.format, settings.schema, settings.message)  # ids would be asked from the server
-        dataset = open_dataset(spec.dataset, spec.options, seed=self._scenario.seed)
+        dataset = dataset_of(spec, self._scenario.seed)
         rows = min(dataset.rows(), spec.rows or dataset.rows())
         for number in sorted({1, *schemas}):
             where: Loc = (*loc, "schemas", number) if number in schemas else (*loc, "encode")

@@ -16,13 +16,13 @@ import duckdb
 import pyarrow.parquet as pq
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.data import datasets, open_dataset
+from onceproof.data import dataset_of, datasets, rows_of
 from onceproof.history.reader import History
 from onceproof.history.run_record import RunRecord
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import HistoryWriter
 from onceproof.judge.relations.expected_columns import compared, with_source
-from onceproof.oracle import oracles
+from onceproof.oracle import oracle_of
 from onceproof.oracle.contract import decoders
 from onceproof.oracle.contract.inputs import InputRecords
 from onceproof.oracle.contract.query import Unordered, unordered
@@ -31,7 +31,6 @@ from onceproof.oracle.reference import ReferenceSpec
 from onceproof.oracle.sql import SqlSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
-from onceproof.scenario_files.checks.crosscheck import rows_of
 
 #: How many records of each data set are sampled. Closing records come last and may have other fields.
 FIRST, LAST = 2_000, 200
@@ -83,7 +82,7 @@ def _prepared(
         records.observe()
         records.decode()
         inputs = records.seen()
-        answer = oracles.get(oracle.kind)(oracle).expect(inputs)
+        answer = oracle_of(oracle).expect(inputs)
     except NotEvaluated as gap:
         yield Complaint(loc, str(gap), _sample_size(scenario))
         return
@@ -104,7 +103,7 @@ def _sample_history(scenario: Scenario, folder: Path) -> History:
     """A history in ``folder`` with the first and the last records of each input."""
     with HistoryWriter(folder) as writer:
         for spec in scenario.input:
-            dataset, rows = open_dataset(spec.dataset, spec.options, seed=scenario.seed), rows_of(spec, scenario.seed)
+            dataset, rows = dataset_of(spec, scenario.seed), rows_of(spec, scenario.seed)
             first = dataset.records(0, min(FIRST, rows))
             last = dataset.records(max(FIRST, rows - LAST), rows) if rows > FIRST else ()
             where: dict[str, Any] = {"topic": spec.topic, "partition": 0, "visibility": "committed"}

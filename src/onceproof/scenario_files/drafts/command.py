@@ -95,7 +95,7 @@ def read(
             "add it after --, as you would type it: onceproof init --topic orders -- python job.py --kafka broker:9092"
         )
         raise UsageError("the command that starts the job is missing", hint=hint)
-    reader = _Reader(folder, topics, output_topics, tables)
+    reader = _CommandReader(folder, topics, output_topics, tables)
     command = [command[0], *reader.without_packages(command[1:])]
     variables = dict(_variable(reader, text) for text in env)
     words = [reader.program(command[0])]
@@ -141,7 +141,7 @@ def _assignments(command: Sequence[str]) -> tuple[list[str], Sequence[str]]:
     return found, rest
 
 
-def _variable(reader: _Reader, text: str) -> tuple[str, Word]:
+def _variable(reader: _CommandReader, text: str) -> tuple[str, Word]:
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise UsageError(f"--env {text!r} is not NAME=VALUE")
@@ -163,7 +163,7 @@ def _without_secret(option: str, value: str) -> str | None:
     return SECRET if _HOLDS_SECRET.search(value) else None
 
 
-class _Reader:
+class _CommandReader:
     """Reads word after word, and collects the topics, tables and decisions that they suggest."""
 
     def __init__(

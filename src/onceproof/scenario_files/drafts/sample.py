@@ -99,7 +99,7 @@ def _type(values: Sequence[Any]) -> str:
     known = [value for value in values if value is not None]
     if known and all(isinstance(value, bool) for value in known):
         return "boolean"
-    if known and all(isinstance(value, foreign_files.Number) for value in known):
+    if known and all(isinstance(value, documents.Number) for value in known):
         if all(str(value).lstrip("-").isdecimal() for value in known):
             return "bigint" if all(-(2**63) <= int(value) < 2**63 for value in known) else "numeric"
         return "numeric" if any(re.search(LONG_NUMBER, value) for value in known) else "double precision"

@@ -60,8 +60,6 @@ class EmbeddedAmqp:
     virtual_host = "default"
     durable = False
     """Whether queues are declared durable. Some brokers deprecate queues that are neither durable nor exclusive."""
-    counts_ready = False
-    """Whether a passive declare counts only ready messages; else it counts unacknowledged ones too."""
 
     def __init__(self, service: Service, port: int, password: str, versions: dict[str, Any]) -> None:
         self.service = service
@@ -76,11 +74,8 @@ class EmbeddedAmqp:
 
         Raises `ServiceFailed` with its last log lines.
         """
-        folder = owner.scratch / "amqp"
-        folder.mkdir(mode=0o700)
+        folder, password = private_folder(owner, "amqp")
         (port,) = lease(owner, 1)
-        password = secrets.token_urlsafe(18)
-        hide(password)
         settings = folder / "config.json"
         settings.write_text(json.dumps(_configuration(port, password)), encoding="utf-8")
         class_path = ":".join(map(str, components.broker_jars))
@@ -90,12 +85,13 @@ class EmbeddedAmqp:
         # SIGKILL: it stores nothing on disk, and a clean stop takes two seconds.
         service = owner.start("amqp", argv, log=log, env=env, cwd=folder, stop_signal=signal.SIGKILL)
         versions = {**components.versions, "java": components.java.version, "pika": installed("pika")}
-        broker = cls(service, port, password, versions)
-        wait_until(
-            "the AMQP broker to accept a client", broker._answers, deadline_s=_START_DEADLINE_S, abandon=broker.check
-        )
-        owner.push(broker.close)
-        return broker
+        return cls(service, port, password, versions)._when_ready(owner, "the AMQP broker", _START_DEADLINE_S)
+
+    def _when_ready(self, owner: Owner, name: str, deadline_s: float) -> Self:
+        """Itself, once it accepts a client. From then on the owner closes the harness's connection."""
+        wait_until(f"{name} to accept a client", self._answers, deadline_s=deadline_s, abandon=self.check)
+        owner.push(self.close)
+        return self
 
     @property
     def url(self) -> str:
@@ -189,7 +185,7 @@ class EmbeddedAmqp:
         )
 
     def ready(self, queue: str) -> int:
-        """How many messages the broker counts in ``queue``; `counts_ready` says which."""
+        """How many messages the broker counts in ``queue``: Qpid counts unacknowledged ones too, RabbitMQ only ready ones."""
         with self._channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
 
@@ -233,6 +229,14 @@ class EmbeddedAmqp:
         except (AMQPError, OSError):
             return False
         return True
+
+
+def private_folder(owner: Owner, name: str) -> tuple[Path, str]:
+    """A new folder of the run that only this user can read, and a new password, which is masked everywhere."""
+    folder, password = owner.scratch / name, secrets.token_urlsafe(18)
+    folder.mkdir(mode=0o700)
+    hide(password)
+    return folder, password
 
 
 def _configuration(port: int, password: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import signal
 from dataclasses import dataclass
@@ -19,9 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from onceproof.base.errors import EnvironmentProblem
-from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
-from onceproof.stack.amqp.broker import HOST, USER, EmbeddedAmqp
+from onceproof.stack.amqp.broker import HOST, USER, EmbeddedAmqp, private_folder
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
@@ -78,7 +76,6 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
     name = "RabbitMQ"
     virtual_host = "%2F"
     durable = True
-    counts_ready = True
 
     @classmethod
     def start_node(cls, owner: Owner, log: Path, found: RabbitMq) -> Self:
@@ -86,11 +83,8 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
 
         Raises `ServiceFailed` with its last log lines.
         """
-        folder = owner.scratch / "rabbitmq"
-        folder.mkdir(mode=0o700)
+        folder, password = private_folder(owner, "rabbitmq")
         port, distribution, mapper = lease(owner, 3)
-        password = secrets.token_urlsafe(18)
-        hide(password)
         _write_settings(folder, port, password)
         env = _environment(folder, found, port, distribution, mapper)
         # Started here and in the foreground, so that it is the harness's child: one that a node starts outlives the node.
@@ -105,10 +99,7 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
         # SIGKILL: its files are removed with the folder.
         node = owner.start("amqp", [found.server], log=log, env=env, cwd=folder, stop_signal=signal.SIGKILL)
         versions: dict[str, Any] = {"rabbitmq": found.version, "pika": installed("pika")}
-        broker = cls(node, port, password, versions)
-        wait_until("RabbitMQ to accept a client", broker._answers, deadline_s=_START_DEADLINE_S, abandon=broker.check)
-        owner.push(broker.close)
-        return broker
+        return cls(node, port, password, versions)._when_ready(owner, "RabbitMQ", _START_DEADLINE_S)
 
     def await_ready(self, queue: str, ready: int) -> None:
         """Wait until the broker counts so many ready messages: those of a client that has ended are requeued a bit later."""

@@ -20,7 +20,7 @@ from onceproof.stack.fetch.java import Java
 from onceproof.stack.fetch.progress import Progress
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
-from onceproof.stack.kafka.settings import HOST, Listener, Node
+from onceproof.stack.kafka.settings import HOST, ListenerName, Node
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
@@ -57,8 +57,8 @@ def maker(java: Java, jars: tuple[Path, ...]) -> Callable[[Path, Progress], None
 
 
 def _node(owner: Owner, program: KafkaProgram) -> KafkaNode:
-    ports = dict(zip(Listener, lease(owner, len(Listener)), strict=True))
-    voter = f"1@{HOST}:{ports[Listener.CONTROLLER]}"
+    ports = dict(zip(ListenerName, lease(owner, len(ListenerName)), strict=True))
+    voter = f"1@{HOST}:{ports[ListenerName.CONTROLLER]}"
     node = Node(1, ("broker", "controller"), ports, voter)
     folder = owner.scratch / "kafka"
     return KafkaNode(node, brokers=1, folder=folder, log=owner.scratch / "kafka.log", owner=owner, program=program)
@@ -66,7 +66,7 @@ def _node(owner: Owner, program: KafkaProgram) -> KafkaNode:
 
 def _init_a_transactional_producer(node: KafkaNode, progress: Progress) -> None:
     """So that the archive has the classes of the transaction coordinator too, and not only those of a broker's start."""
-    address = f"{HOST}:{node.node.ports[Listener.HARNESS]}"
+    address = f"{HOST}:{node.node.ports[ListenerName.HARNESS]}"
     admin = AdminClient(client_config(address))
 
     def abandon() -> None:

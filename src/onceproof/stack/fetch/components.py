@@ -50,6 +50,7 @@ class Components:
 
     kafka_jars: tuple[Path, ...]
     spark_jars: tuple[Path, ...]
+    """Jars of Spark's Kafka connector; empty, as the next two are None, if they were not asked for."""
     postgres_driver: Path
     """Jar of Postgres' JDBC driver."""
     toxiproxy_server: Path
@@ -76,6 +77,9 @@ class AmqpComponents:
 
 #: Fetched only for scenarios that need them; most do not.
 ON_DEMAND = frozenset({"qpid-broker", "delta"})
+
+#: Needed only by a pipeline on Spark.
+_FOR_SPARK = frozenset({"spark-kafka-connector", "java-compiler"})
 
 
 @dataclass(frozen=True)
@@ -109,26 +113,28 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("onceproof")
 
 
-def ensure(progress: bool = True) -> Components:
+def ensure(progress: bool = True, *, spark: bool = True) -> Components:
     """Fetch the missing components, check every hash, and return all paths.
 
+    Without ``spark``, leave out what only a pipeline on Spark needs: the archive of its classes takes longer than all else.
     ``progress`` shows bars on a terminal and lines elsewhere, on standard error. Raises `EnvironmentProblem`: no suitable
     Java, no network, a read-only or full cache, a file whose hash differs.
     """
     java = find_java()  # first: a user should not learn only after a minute of fetching that there is no Java
     folder = cache_folder()
     with Progress(show=progress) as shown:
-        hashes, made = _obtain_all([c for c in shipped() if c.name not in ON_DEMAND], folder, shown, java)
+        left_out = ON_DEMAND if spark else ON_DEMAND | _FOR_SPARK
+        hashes, made = _obtain_all([c for c in shipped() if c.name not in left_out], folder, shown, java)
     paths = {component.name: component.folder(folder) for component in shipped()}
     return Components(
         kafka_jars=_jars_in(paths["kafka"], hashes["kafka"]),
-        spark_jars=_jars_in(paths["spark-kafka-connector"], hashes["spark-kafka-connector"]),
+        spark_jars=_jars_in(paths["spark-kafka-connector"], hashes["spark-kafka-connector"]) if spark else (),
         postgres_driver=_jars_in(paths["postgres-driver"], hashes["postgres-driver"])[0],
         toxiproxy_server=paths["toxiproxy-server"] / toxiproxy_build.BINARY,
         java=java,
         kafka_archive=made["kafka-classes"],
-        spark_archive=made["spark-classes"],
-        checkpoint_jar=made["checkpoint-files"],
+        spark_archive=made.get("spark-classes"),
+        checkpoint_jar=made.get("checkpoint-files"),
         versions={component.name: component.version for component in shipped()},
         hashes={name: digest for found in hashes.values() for name, digest in found.items()},
     )
@@ -239,7 +245,9 @@ def _obtain_all(
             return _obtain_optional(_checkpoint_files(java, compiler), watched, folder, progress)
 
         # Each needs only its own jars, so it is made while toxiproxy-server is still being built.
-        makers = {"kafka-classes": kafka, "spark-classes": spark, "checkpoint-files": checkpoint}
+        makers = {"kafka-classes": kafka}
+        if "spark-kafka-connector" in paths:
+            makers |= {"spark-classes": spark, "checkpoint-files": checkpoint}
         made = {name: pool.apply_async(maker) for name, maker in makers.items()}
         try:
             hashes = {name: result.get() for name, result in pending.items()}

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from confluent_kafka import Producer
+
+from onceproof.sinks.kafka_clients import SETTINGS
+
 
 def client_config(bootstrap: str) -> dict[str, Any]:
     """The settings of every librdkafka client of the harness; each kind of client adds its own."""
     return {
         "bootstrap.servers": bootstrap,
-        "socket.timeout.ms": 3000,
-        "socket.connection.setup.timeout.ms": 1500,
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 400,
-        "retry.backoff.ms": 50,
-        "retry.backoff.max.ms": 300,
-        "topic.metadata.refresh.fast.interval.ms": 100,
+        **SETTINGS,
         "topic.metadata.refresh.interval.ms": 2000,
         "metadata.max.age.ms": 6000,
-        # The default, rebootstrap, drops every broker handle after one reset connection, and a transactional call that
-        # waits on such a handle hangs longer than its own time-out.
-        "metadata.recovery.strategy": "none",
         # No logs: a fault cuts brokers off on purpose, and errors that matter are returned by the calls.
         "log_level": 0,
     }
@@ -39,3 +34,13 @@ def producer_config(bootstrap: str) -> dict[str, Any]:
         "transaction.timeout.ms": 10000,
         "linger.ms": 0,
     }
+
+
+def send(
+    producer: Producer, topic: str, value: bytes | None, key: bytes | None, timeout_s: float, **record: Any
+) -> list[Any]:
+    """Send one record, and return the broker's answers to it: ``[None]`` if it has the record, else an error, or none in time."""
+    answers: list[Any] = []
+    producer.produce(topic, value, key, on_delivery=lambda error, _message: answers.append(error), **record)
+    producer.flush(timeout_s)
+    return answers

@@ -18,7 +18,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.stack.api import KafkaSecurity, Proxy
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
-from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, Listener, Node
+from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, ListenerName, Node
 from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, REJOIN_DEADLINE_S, START_DEADLINE_S, Topics, known_brokers
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
@@ -114,7 +114,7 @@ class EmbeddedKafka(Topics):
 
     def harness_address(self, *brokers: int) -> str:
         """Bootstrap address of these brokers' listeners for the harness."""
-        return ",".join(f"{HOST}:{self.nodes[broker].node.ports[Listener.HARNESS]}" for broker in brokers)
+        return ",".join(f"{HOST}:{self.nodes[broker].node.ports[ListenerName.HARNESS]}" for broker in brokers)
 
     def log_folders(self, topic: str) -> dict[int, Path]:
         """Partition -> folder of its leader's log. Raises `WaitTimeout` if a partition has no leader for too long."""
@@ -221,9 +221,9 @@ class EmbeddedKafka(Topics):
 
 def _one_node(owner: Owner, proxy: ProxyMaker) -> list[Node]:
     """One process as broker and controller; it has no other peer, so only its clients can be cut off."""
-    ports = dict(zip(Listener, lease(owner, len(Listener)), strict=True))
-    voter = f"1@{HOST}:{ports[Listener.CONTROLLER]}"
-    advertised = {Listener.CLIENT: _port(proxy("client-1", ports[Listener.CLIENT]))}
+    ports = dict(zip(ListenerName, lease(owner, len(ListenerName)), strict=True))
+    voter = f"1@{HOST}:{ports[ListenerName.CONTROLLER]}"
+    advertised = {ListenerName.CLIENT: _port(proxy("client-1", ports[ListenerName.CLIENT]))}
     return [Node(1, ("broker", "controller"), ports, voter, advertised)]
 
 
@@ -236,7 +236,7 @@ def _cluster(brokers: int, owner: Owner, proxy: ProxyMaker) -> list[Node]:
     voter = f"{CONTROLLER_ID}@{CONTROLLER_NAME}:{port}"
     return [
         *(_broker(id, port, voter, owner, proxy) for id in range(1, brokers + 1)),
-        Node(CONTROLLER_ID, ("controller",), {Listener.CONTROLLER: port}, voter),
+        Node(CONTROLLER_ID, ("controller",), {ListenerName.CONTROLLER: port}, voter),
     ]
 
 
@@ -249,11 +249,11 @@ def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: Prox
     return Node(
         id,
         ("broker",),
-        {Listener.CLIENT: client, Listener.INTERNAL: internal, Listener.HARNESS: harness},
+        {ListenerName.CLIENT: client, ListenerName.INTERNAL: internal, ListenerName.HARNESS: harness},
         voter,
         advertised={
-            Listener.CLIENT: _port(proxy(f"client-{id}", client)),
-            Listener.INTERNAL: _port(proxy(f"replication-{id}", internal)),
+            ListenerName.CLIENT: _port(proxy(f"client-{id}", client)),
+            ListenerName.INTERNAL: _port(proxy(f"replication-{id}", internal)),
         },
         controller_address=address,
     )

@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 CONTROLLER_NAME = "controller.onceproof.internal"
 
 
-class Listener(StrEnum):
+class ListenerName(StrEnum):
     """The purpose of a node's port."""
 
     CLIENT = "CLIENT"
@@ -40,10 +40,10 @@ class Node:
     id: int
     roles: tuple[str, ...]
     """``broker``, ``controller`` or both."""
-    ports: Mapping[Listener, int]
+    ports: Mapping[ListenerName, int]
     voter: str
     """``id@host:port`` of the controller."""
-    advertised: Mapping[Listener, int] = field(default_factory=dict)
+    advertised: Mapping[ListenerName, int] = field(default_factory=dict)
     """Ports that are advertised instead of the real ones."""
     controller_address: str = HOST
     """Address of `CONTROLLER_NAME` for this node: for a broker of a cluster, that of its own proxy."""
@@ -143,9 +143,9 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
         "node.id": node.id,
         "log.dirs": data,
         "controller.quorum.voters": node.voter,
-        "controller.listener.names": Listener.CONTROLLER,
+        "controller.listener.names": ListenerName.CONTROLLER,
         "listeners": _addresses(node.ports),
-        "listener.security.protocol.map": ",".join(f"{listener}:PLAINTEXT" for listener in Listener),
+        "listener.security.protocol.map": ",".join(f"{listener}:PLAINTEXT" for listener in ListenerName),
         "default.replication.factor": replication,
         "min.insync.replicas": min_insync(brokers),
         "offsets.topic.replication.factor": replication,
@@ -160,12 +160,12 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
     }
     if node.is_broker:
         advertised = {**node.ports, **node.advertised}
-        advertised.pop(Listener.CONTROLLER, None)
+        advertised.pop(ListenerName.CONTROLLER, None)
         settings["advertised.listeners"] = _addresses(advertised)
-        settings["inter.broker.listener.name"] = Listener.INTERNAL
+        settings["inter.broker.listener.name"] = ListenerName.INTERNAL
     else:
         settings["advertised.listeners"] = (
-            f"{Listener.CONTROLLER}://{CONTROLLER_NAME}:{node.ports[Listener.CONTROLLER]}"
+            f"{ListenerName.CONTROLLER}://{CONTROLLER_NAME}:{node.ports[ListenerName.CONTROLLER]}"
         )
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
@@ -187,5 +187,5 @@ def hosts(node: Node) -> str:
     return f"{HOST} {own}\n{node.controller_address} {CONTROLLER_NAME}\n"
 
 
-def _addresses(ports: Mapping[Listener, int]) -> str:
+def _addresses(ports: Mapping[ListenerName, int]) -> str:
     return ",".join(f"{listener}://{HOST}:{port}" for listener, port in ports.items())

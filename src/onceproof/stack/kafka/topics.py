@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
@@ -160,14 +160,12 @@ def _out_of_sync(admin: AdminClient, broker: int) -> list[str]:
         topics = admin.list_topics(timeout=ASK_TIMEOUT_S).topics
     except KafkaException:
         return ["?"]
-
-    def lagging() -> Iterator[str]:
-        for name, topic in topics.items():
-            for id, partition in topic.partitions.items():
-                if broker in partition.replicas and broker not in partition.isrs:
-                    yield f"{name}-{id}"
-
-    return list(lagging())
+    return [
+        f"{name}-{id}"
+        for name, topic in topics.items()
+        for id, partition in topic.partitions.items()
+        if broker in partition.replicas and broker not in partition.isrs
+    ]
 
 
 def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: Mapping[str, str | None]) -> None:

@@ -18,7 +18,7 @@ RUN_MARK = "ONCEPROOF_RUN"
 
 
 @dataclass(frozen=True)
-class Session:
+class StartedSession:
     """One session that a run started: its leader's pid and start time (clock ticks since boot)."""
 
     name: str
@@ -36,7 +36,7 @@ class Entry:
     harness_pid: int
     harness_start_ticks: int
     folders: tuple[str, ...] = ()
-    sessions: tuple[Session, ...] = ()
+    sessions: tuple[StartedSession, ...] = ()
     daemon: str | None = None
     """Address of the container daemon that has containers of the run; empty if it started none. None: of an earlier version."""
 
@@ -85,7 +85,7 @@ class Journal:
         self._entry = replace(self._entry, folders=(*self._entry.folders, str(folder)))
         self._write()
 
-    def add_session(self, session: Session) -> None:
+    def add_session(self, session: StartedSession) -> None:
         self._entry = replace(self._entry, sessions=(*self._entry.sessions, session))
         self._write()
 
@@ -108,7 +108,7 @@ def read(path: Path) -> Entry | None:
     """Read a journal; None if the file is not one: empty, incomplete, or of another version."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        sessions = tuple(Session(**one) for one in raw.pop("sessions"))
+        sessions = tuple(StartedSession(**one) for one in raw.pop("sessions"))
         return Entry(**{**raw, "folders": tuple(raw["folders"]), "sessions": sessions})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

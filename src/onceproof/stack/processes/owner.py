@@ -32,7 +32,7 @@ from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
 from onceproof.base.signals import uninterrupted
 from onceproof.base.waiting import wait_until
 from onceproof.stack.processes import procfs, shared_memory
-from onceproof.stack.processes.journal import RUN_MARK, Journal, Session
+from onceproof.stack.processes.journal import RUN_MARK, Journal, StartedSession
 
 #: How the names of temporary folders begin.
 SCRATCH_PREFIX = "onceproof-"
@@ -157,6 +157,15 @@ class Service:
                 hint = hint or _KILLED
             raise ServiceFailed(message, hint=hint, log_tail=self.log_tail())
 
+    def check_starting(self, name: str, address: str) -> None:
+        """Raise `ServiceFailed`, with its last log lines, if it has ended before it was ready at ``address``."""
+        if not self.is_running():
+            raise ServiceFailed(
+                f"{name} ended with code {self.returncode} while starting on {address}",
+                hint=f"its complete log: {self.log}",
+                log_tail=self.log_tail(),
+            )
+
     def log_tail(self, lines: int = 20) -> str:
         """The last lines of its log; empty if it wrote none."""
         try:
@@ -252,7 +261,7 @@ class Owner:
                 raise EnvironmentProblem(f"cannot start {name} ({argv[0]}): {refused.strerror or refused}") from refused
             service = Service(name, process, log, stop_signal)
             self._owned.append(service)
-            self._journal.add_session(Session(name, service.pid, service.start_ticks))
+            self._journal.add_session(StartedSession(name, service.pid, service.start_ticks))
         return service
 
     def push(self, callback: Callable[[], object]) -> None:
@@ -379,17 +388,9 @@ def remove_folder(folder: Path) -> None:
 def kill_sessions(sessions: set[int], name: str) -> None:
     """SIGKILL every process of these sessions and its descendants until none is left."""
     known = set(sessions)
-
-    def none_left() -> bool:
-        left = procfs.family(known)
-        for stat in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(stat.pid, signal.SIGKILL)
-        return not left
-
     wait_until(
         f"every process of {name} (session {', '.join(map(str, sessions))}) to be gone after SIGKILL",
-        none_left,
+        lambda: _kill(procfs.family(known)),
         deadline_s=_GONE_DEADLINE_S,
         every_s=0.01,
         explain=lambda: f"still running: {[stat.pid for stat in procfs.family(known)]}",
@@ -398,15 +399,20 @@ def kill_sessions(sessions: set[int], name: str) -> None:
 
 def kill_marked(run_id: str) -> None:
     """SIGKILL this user's processes that have the run's mark in their environment until none is left."""
+    wait_until(
+        f"all processes of run {run_id} to be gone",
+        lambda: _kill(procfs.marked(RUN_MARK, run_id)),
+        deadline_s=_GONE_DEADLINE_S,
+        every_s=0.01,
+    )
 
-    def none_left() -> bool:
-        left = procfs.marked(RUN_MARK, run_id)
-        for stat in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(stat.pid, signal.SIGKILL)
-        return not left
 
-    wait_until(f"all processes of run {run_id} to be gone", none_left, deadline_s=_GONE_DEADLINE_S, every_s=0.01)
+def _kill(left: list[procfs.Stat]) -> bool:
+    """SIGKILL these processes; whether there was none."""
+    for stat in left:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(stat.pid, signal.SIGKILL)
+    return not left
 
 
 def _stop_together(services: list[Service], deadline: float) -> None:

@@ -50,15 +50,12 @@ class ToxiproxyServer:
         service = owner.start("toxiproxy", [binary, "-host", "127.0.0.1", "-port", str(port)], log=log)
         server = cls(service, port, emit)
 
-        def abandon() -> None:
-            if not service.is_running():
-                raise ServiceFailed(
-                    f"toxiproxy-server ended with code {service.returncode} while starting on 127.0.0.1:{port}",
-                    hint=f"its complete log: {log}",
-                    log_tail=service.log_tail(),
-                )
-
-        wait_until("toxiproxy-server to answer", server._answers, deadline_s=30, abandon=abandon)
+        wait_until(
+            "toxiproxy-server to answer",
+            server._answers,
+            deadline_s=30,
+            abandon=lambda: service.check_starting("toxiproxy-server", f"127.0.0.1:{port}"),
+        )
         return server
 
     def create(self, name: str, listen_port: int, upstream_port: int) -> ToxiproxyProxy:

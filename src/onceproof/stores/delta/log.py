@@ -43,9 +43,11 @@ def numbers(table: Path) -> list[int]:
     return [number for number, _ in _entries(table)]
 
 
-def versions(table: Path) -> Iterator[Version]:
-    """All versions, from the first. Raises `HistoryError` for a log that cannot be read."""
-    files: dict[str, DataFile] = {}
+def versions(table: Path, active: dict[str, DataFile]) -> Iterator[Version]:
+    """All versions, from the first. Raises `HistoryError` for a log that cannot be read.
+
+    ``active``: empty, and filled with the files of the version that was yielded last.
+    """
     for expected, (number, entry) in enumerate(_entries(table)):
         if number != expected:
             raise HistoryError(f"{table / LOG} lacks version {expected}: the log was cleaned up")
@@ -58,28 +60,14 @@ def versions(table: Path) -> Iterator[Version]:
             if "add" in action:
                 added = action["add"]
                 found = DataFile(table / unquote(added["path"]), _partition(added))
-                files[added["path"]] = found
+                active[added["path"]] = found
                 if added.get("dataChange", True):
                     version.adds.append(found)
             elif "remove" in action:
-                gone = files.pop(action["remove"]["path"], None)
+                gone = active.pop(action["remove"]["path"], None)
                 if gone is not None and action["remove"].get("dataChange", True):
                     version.removes.append(gone)
         yield version
-
-
-def active(table: Path) -> list[DataFile]:
-    """The files of the last version."""
-    files: dict[str, DataFile] = {}
-    for _, entry in _entries(table):
-        for action in _actions(entry):
-            if "add" in action:
-                files[action["add"]["path"]] = DataFile(
-                    table / unquote(action["add"]["path"]), _partition(action["add"])
-                )
-            elif "remove" in action:
-                files.pop(action["remove"]["path"], None)
-    return list(files.values())
 
 
 def _partition(action: Mapping[str, Any]) -> dict[str, str | None]:

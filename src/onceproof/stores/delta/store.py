@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,13 @@ from pydantic import Field
 
 from onceproof.base.errors import HistoryError, UsageError
 from onceproof.history.run_record import OutputRecord
-from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
-from onceproof.scenario.problem import Complaint, shown
 from onceproof.stack.api import Stack
 from onceproof.stack.fetch.components import ensure_jars
 from onceproof.stores.contract import ReadBack, State, Words, stores
-from onceproof.stores.delta.log import LOG, DataFile, active, numbers, versions
+from onceproof.stores.delta.log import LOG, DataFile, numbers, versions
+from onceproof.stores.folder import FolderStore
 from onceproof.values import foreign_files
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 
 class DeltaOutput(OutputSpec):
@@ -31,7 +27,7 @@ class DeltaOutput(OutputSpec):
         return self.delta
 
 
-class DeltaStore:
+class DeltaStore(FolderStore):
     """Implements `onceproof.stores.contract.Store` and `NeedsJars`. Its outputs have rows in the history."""
 
     about = "a Delta Lake table"
@@ -41,14 +37,6 @@ class DeltaStore:
 
     def jars(self) -> tuple[Path, ...]:
         return ensure_jars("delta")
-
-    def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
-        if not _NAME.fullmatch(spec.place):
-            hint = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
-            yield Complaint(("delta",), f"{shown(spec.place)} cannot be the name of a folder", hint)
-
-    def address(self, spec: OutputSpec, stack: Stack) -> str:
-        return str(stack.files / spec.place)
 
     def name(self, spec: OutputSpec) -> str:
         return f"delta table {spec.place}"
@@ -72,26 +60,23 @@ def _collect(run: ReadBack, name: str, spec: OutputSpec) -> OutputRecord:
         )
     position = 0
     txn: dict[str, int] = {}
-    for version in versions(table):
+    active: dict[str, DataFile] = {}
+    for version in versions(table, active):
         order = next(run.commits)
         before = position
         where = {"output": name, "xid": version.number, "commit_order": order, "visibility": "committed"}
-        for row in _rows(version.removes):
-            run.writer.append(
-                "output", [{**where, "op": "delete", "offset": position, "before": foreign_files.as_json(row)}]
-            )
-            position += 1
-        for row in _rows(version.adds):
-            run.writer.append(
-                "output", [{**where, "op": "insert", "offset": position, "content": foreign_files.as_json(row)}]
-            )
-            position += 1
+        changes = (("delete", "before", version.removes), ("insert", "content", version.adds))
+        for op, column, files in changes:
+            for row in _rows(files):
+                change = {**where, "op": op, "offset": position, column: foreign_files.as_json(row)}
+                run.writer.append("output", [change])
+                position += 1
         commit = {"commit_order": order, "xid": version.number, "commit_time_us": version.time_us}
         run.writer.append("commits", [{**commit, "changes": position - before}])
         txn |= version.txn
     rows = 0
     columns: dict[str, str] = {}
-    for row in _rows(active(table)):
+    for row in _rows(active.values()):
         columns |= dict.fromkeys(row, "parquet")
         run.writer.append("snapshot", [{"output": name, "content": foreign_files.as_json(row)}])
         rows += 1

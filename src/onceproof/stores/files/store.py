@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -13,15 +12,13 @@ from pydantic import Field
 from onceproof.base.errors import HistoryError, UsageError
 from onceproof.base.words import are, times
 from onceproof.history.run_record import OutputRecord
-from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
-from onceproof.scenario.problem import Complaint, shown
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
 from onceproof.stores.files.folder import LOG, Write, data_files, has_log, logged, unlogged
+from onceproof.stores.folder import FolderStore
 from onceproof.values import foreign_files
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -39,7 +36,7 @@ class FilesOutput(OutputSpec):
         return self.files
 
 
-class FilesStore:
+class FilesStore(FolderStore):
     """Implements `onceproof.stores.contract.Store`. Its outputs have rows in the history, like tables."""
 
     about = "a folder of Parquet or JSON files that Spark writes"
@@ -47,14 +44,6 @@ class FilesStore:
     Spec = FilesOutput
     words = Words("row", "folder", "write", "from write")
     log = LOG
-
-    def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
-        if not _NAME.fullmatch(spec.place):
-            hint = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
-            yield Complaint(("files",), f"{shown(spec.place)} cannot be the name of a folder", hint)
-
-    def address(self, spec: OutputSpec, stack: Stack) -> str:
-        return str(stack.files / spec.place)
 
     def name(self, spec: OutputSpec) -> str:
         return f"folder {spec.place}"

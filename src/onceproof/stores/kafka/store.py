@@ -12,17 +12,19 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
+from onceproof.stores.kafka.frames import KafkaFrames
 from onceproof.stores.kafka.read_back import collect_topics
 from onceproof.stores.kafka.state import all_ends, stable_ends
 
 
 class KafkaStore:
-    """Implements `onceproof.stores.contract.Store`."""
+    """Implements `onceproof.stores.contract.Store` and `HasFrames`."""
 
     about = "a Kafka topic (for consumers: a queue)"
     field = "topic"
     Spec = OutputSpec
     words = Words("record", "topic", system="Kafka")
+    frames = KafkaFrames()
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
         topics = scenario.topics()

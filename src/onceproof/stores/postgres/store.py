@@ -14,6 +14,7 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Postgres, Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
+from onceproof.stores.postgres.frames import PostgresFrames
 from onceproof.stores.postgres.read_back import collect_postgres
 from onceproof.stores.postgres.transactions import ASK_S
 
@@ -24,12 +25,13 @@ _TABLES = """
 
 
 class PostgresStore:
-    """Implements `onceproof.stores.contract.Store`."""
+    """Implements `onceproof.stores.contract.Store` and `HasFrames`."""
 
     about = "a Postgres table"
     field = "table"
     Spec = OutputSpec
     words = Words("row", "table", "xid", "written by transaction", "Postgres")
+    frames = PostgresFrames()
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
         if scenario.stack.postgres is None:

@@ -1,4 +1,4 @@
-"""Departed flights, appended to a Delta table that records which batches it has."""
+"""Departed flights as Parquet files: written by Spark's own file sink or, with --by-batch, appended by each batch."""
 
 import argparse
 
@@ -14,18 +14,12 @@ SCHEMA = """
 parser = argparse.ArgumentParser()
 parser.add_argument("--bootstrap-servers", required=True)
 parser.add_argument("--topic", required=True)
-parser.add_argument("--table", required=True)
+parser.add_argument("--folder", required=True)
 parser.add_argument("--checkpoint", required=True)
-parser.add_argument("--writer", default="flights-to-delta", help="name under which the table records batches")
+parser.add_argument("--by-batch", action="store_true")
 args = parser.parse_args()
 
-spark = (
-    SparkSession.builder.appName("flights-to-delta")
-    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    .config("spark.sql.session.timeZone", "UTC")
-    .getOrCreate()
-)
+spark = SparkSession.builder.appName("flights-to-files").config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
 flights = (
     spark.readStream.format("kafka")
@@ -42,13 +36,11 @@ flights = (
 
 
 def write(batch: DataFrame, batch_id: int) -> None:
-    (
-        batch.write.format("delta")
-        .option("txnAppId", args.writer)
-        .option("txnVersion", batch_id)
-        .mode("append")
-        .save(args.table)
-    )
+    batch.write.mode("append").parquet(args.folder)
 
 
-flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start().awaitTermination()
+if args.by_batch:
+    writer = flights.writeStream.foreachBatch(write)
+else:
+    writer = flights.writeStream.format("parquet").option("path", args.folder)
+writer.option("checkpointLocation", args.checkpoint).start().awaitTermination()

@@ -1,4 +1,4 @@
-"""Departed flights, appended as Parquet files by each batch."""
+"""Departed flights, appended to a Delta table by each batch. With --writer the table records which batches it has."""
 
 import argparse
 
@@ -14,11 +14,18 @@ SCHEMA = """
 parser = argparse.ArgumentParser()
 parser.add_argument("--bootstrap-servers", required=True)
 parser.add_argument("--topic", required=True)
-parser.add_argument("--folder", required=True)
+parser.add_argument("--table", required=True)
 parser.add_argument("--checkpoint", required=True)
+parser.add_argument("--writer", help="name under which the table records batches; without it, none is recorded")
 args = parser.parse_args()
 
-spark = SparkSession.builder.appName("flights-to-files").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+spark = (
+    SparkSession.builder.appName("flights-to-delta")
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    .config("spark.sql.session.timeZone", "UTC")
+    .getOrCreate()
+)
 
 flights = (
     spark.readStream.format("kafka")
@@ -35,7 +42,8 @@ flights = (
 
 
 def write(batch: DataFrame, batch_id: int) -> None:
-    batch.write.mode("append").parquet(args.folder)
+    recorded = {} if args.writer is None else {"txnAppId": args.writer, "txnVersion": batch_id}
+    batch.write.format("delta").options(**recorded).mode("append").save(args.table)
 
 
 flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start().awaitTermination()

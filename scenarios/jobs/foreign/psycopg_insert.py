@@ -1,6 +1,10 @@
-"""Departed flights to Postgres. A batch that cannot be written ends the job, which its supervisor restarts."""
+"""Departed flights to Postgres. A batch that cannot be written ends the job, which its supervisor restarts.
+
+With --log-errors it is logged instead, so that the stream stays up.
+"""
 
 import argparse
+import logging
 
 import kafka_login
 import psycopg
@@ -17,11 +21,14 @@ INSERT = f"""
     ON CONFLICT (carrier, flight, origin, sched_dep) DO NOTHING
 """
 
+log = logging.getLogger("departures")
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--kafka", required=True)
 parser.add_argument("--topic", required=True)
 parser.add_argument("--database", required=True)
 parser.add_argument("--checkpoint", required=True)
+parser.add_argument("--log-errors", action="store_true")
 args = parser.parse_args()
 
 spark = SparkSession.builder.appName("departures").getOrCreate()
@@ -42,8 +49,13 @@ flights = (
 
 def write(batch: DataFrame, batch_id: int) -> None:
     rows = batch.collect()
-    with psycopg.connect(args.database) as connection, connection.cursor() as cursor:
-        cursor.executemany(INSERT, rows)
+    try:
+        with psycopg.connect(args.database) as connection, connection.cursor() as cursor:
+            cursor.executemany(INSERT, rows)
+    except psycopg.Error:
+        if not args.log_errors:
+            raise
+        log.exception("batch %s: %s rows could not be written", batch_id, len(rows))
 
 
 flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start().awaitTermination()

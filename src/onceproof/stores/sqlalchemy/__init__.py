@@ -1,0 +1,1 @@
+"""Tables of any database that SQLAlchemy can read, as outputs."""

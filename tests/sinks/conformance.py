@@ -1,0 +1,343 @@
+"""The checks that every sink has to pass: one function per fault, the same for all sinks.
+
+``test_conformance.py`` runs `CHECKS` on the shipped sinks, and ``test_mutants.py`` on copies of them in which one line is changed or gone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from onceproof.base.waiting import wait_until
+
+from .bench import LONGEST_S, Bench
+
+
+def batches_in_order(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5, 8)
+    sink = bench.target.recipe(checkpoint).make()
+    for batch in (0, 1):
+        assert sink.write(bench.target.rows(checkpoint, batch), batch)
+    bench.shows(*range(8))
+
+
+def replay(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5)
+    assert bench.write(checkpoint, 0)
+    assert not bench.write(checkpoint, 0)
+    bench.shows(*range(5))
+
+
+def crash_before_the_commit(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5, 8)
+    bench.write(checkpoint, 0)
+    bench.die(checkpoint, 1, "before-sink-commit")
+    bench.shows(*range(5))
+    assert bench.write(checkpoint, 1)
+    bench.shows(*range(8))
+
+
+def crash_after_the_commit(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5, 8)
+    bench.write(checkpoint, 0)
+    bench.die(checkpoint, 1, "after-sink-commit")
+    assert not bench.write(checkpoint, 1)
+    bench.shows(*range(8))
+
+
+def lost_answer(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5)
+    with bench.when(before_sink_commit=lambda: bench.target.lose("downstream")):
+        bench.refused("CommitUnknown", lambda: bench.write(checkpoint, 0))
+    assert not bench.write(checkpoint, 0)
+    bench.shows(*range(5))
+
+
+def lost_request(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5)
+    with bench.when(before_sink_commit=lambda: bench.target.lose("upstream")):
+        bench.refused("CommitUnknown", lambda: bench.write(checkpoint, 0))
+    assert bench.write(checkpoint, 0)
+    bench.shows(*range(5))
+
+
+def lost_answer_on_a_path_that_heals(bench: Bench) -> None:
+    """The path works again as soon as the commit has failed: a sink that now aborts, or writes again, does harm."""
+    checkpoint = bench.checkpoint(5, 8)
+    with bench.when(before_sink_commit=lambda: bench.target.lose("downstream"), commit_failed=bench.target.heal):
+        try:
+            bench.write(checkpoint, 0)
+        except bench.error("CommitUnknown"):
+            assert not bench.write(checkpoint, 0)
+    bench.shows(*range(5))
+    assert bench.write(checkpoint, 1)
+    bench.shows(*range(8))
+
+
+def refused_rows(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5, 8)
+    bench.write(checkpoint, 0)
+    bench.target.refuse()
+    try:
+        written = bench.write(checkpoint, 1)
+    except bench.error("CommitUnknown"):
+        raise AssertionError("nothing was written, and the sink says that it does not know") from None
+    except Exception:
+        written = False
+    assert not written, "the output refused the rows, and the sink says that it wrote them"
+    bench.shows(*range(5))
+
+
+def older_start(bench: Bench) -> None:
+    """A driver that was thought dead begins a batch after its successor has started, and written another."""
+    checkpoint = bench.checkpoint(5, 8)
+    zombie = bench.target.recipe(checkpoint).make()
+    successor = bench.target.recipe(checkpoint).make()
+    rows = bench.target.rows(checkpoint, 1)
+    assert successor.write(bench.target.rows(checkpoint, 0), 0)
+    if bench.target.fences:
+        bench.refused("Fenced", lambda: zombie.write(rows, 1))
+        assert successor.write(rows, 1)
+    else:
+        assert zombie.write(rows, 1)
+        assert not successor.write(rows, 1)
+    bench.shows(*range(8))
+
+
+def late_commit(bench: Bench) -> None:
+    """A driver is paused before its commit, its successor starts and takes up the batch, and then the commit is sent."""
+    checkpoint = bench.checkpoint(5, 8)
+    wrote: list[bool] = []
+    with bench.paused(checkpoint, 0) as resume:
+        successor = threading.Thread(target=lambda: wrote.append(bench.write(checkpoint, 0)), daemon=True)
+        successor.start()
+        successor.join(1.5)  # in vain if it waits for the predecessor, as it does on Postgres
+        result = resume()
+        successor.join(LONGEST_S)
+    assert [result, *wrote].count(True) == 1, f"the predecessor's result is {result}, its successor's {wrote}"
+    bench.shows(*range(5))
+    assert bench.write(checkpoint, 1)
+    bench.shows(*range(8))
+
+
+def predecessor_that_never_ends(bench: Bench) -> None:
+    """A driver is paused before its commit, connected and silent, until its successor has written the batch."""
+    checkpoint = bench.checkpoint(5, 8)
+    with bench.paused(checkpoint, 0) as resume:
+        assert bench.write(checkpoint, 0)
+        assert not resume()
+    bench.shows(*range(5))
+    assert bench.write(checkpoint, 1)
+    bench.shows(*range(8))
+
+
+def two_writers_in_the_middle(bench: Bench) -> None:
+    """Two drivers are in the middle of the same batch at once, before either has recorded it."""
+    checkpoint = bench.checkpoint(5)
+    ends: list[bool | None] = []
+
+    def drive() -> None:
+        try:
+            ends.append(bench.write(checkpoint, 0))
+        except Exception:
+            ends.append(None)
+
+    drivers = [threading.Thread(target=drive, daemon=True) for _ in range(2)]
+    with bench.target.held_rows():
+        for driver in drivers:
+            driver.start()
+            driver.join(1.0)
+    for driver in drivers:
+        driver.join(LONGEST_S)
+    assert ends.count(True) == 1, f"the results are {ends}"
+    bench.shows(*range(5))
+
+
+def lost_checkpoint(bench: Bench) -> None:
+    """The query begins again, with another id and batch 0, and reads its input from the start in the same batches."""
+    before = bench.checkpoint(5, 8)
+    bench.write(before, 0)
+    again = bench.checkpoint(5, 8, query="22222222-0000-0000-0000-000000000000")
+    assert not bench.write(again, 0)
+    assert bench.write(again, 1)
+    bench.shows(*range(8))
+
+
+def other_batch_boundaries(bench: Bench) -> None:
+    bench.write(bench.checkpoint(5), 0)
+    again = bench.checkpoint(8, query="22222222-0000-0000-0000-000000000000")
+    bench.refused("OffsetGap", lambda: bench.write(again, 0))
+    bench.shows(*range(5))
+
+
+def gap(bench: Bench) -> None:
+    bench.write(bench.checkpoint(5), 0)
+    bench.refused("OffsetGap", lambda: bench.write(bench.checkpoint(7, 9), 1))
+    bench.shows(*range(5))
+
+
+def lost_progress(bench: Bench) -> None:
+    bench.refused("OffsetGap", lambda: bench.write(bench.checkpoint(5, 8), 1))
+    bench.shows()
+
+
+def batch_without_input(bench: Bench) -> None:
+    """After the watermark has moved, Spark runs a batch without input, which emits closed windows."""
+    checkpoint = bench.checkpoint(5, 5)
+    bench.write(checkpoint, 0)
+    windows = bench.target.rows(bench.checkpoint(5, 7), 1)
+    for expected in (True, False):
+        assert bench.target.recipe(checkpoint).make().write(windows, 1) is expected
+    bench.shows(*range(7))
+    other = bench.checkpoint(5, 5, query="22222222-0000-0000-0000-000000000000")
+    bench.refused("OffsetGap", lambda: bench.target.recipe(other).make().write(windows, 1))
+
+
+CHECKS: tuple[Callable[[Bench], None], ...] = (
+    batches_in_order,
+    replay,
+    crash_before_the_commit,
+    crash_after_the_commit,
+    lost_answer,
+    lost_request,
+    lost_answer_on_a_path_that_heals,
+    refused_rows,
+    older_start,
+    late_commit,
+    predecessor_that_never_ends,
+    two_writers_in_the_middle,
+    lost_checkpoint,
+    other_batch_boundaries,
+    gap,
+    lost_progress,
+    batch_without_input,
+)
+
+
+def lost_attempt(bench: Bench) -> None:
+    """A task is tried twice (a retry, or speculation); Spark counts one attempt."""
+    checkpoint = bench.checkpoint(5)
+    sink: Any = bench.target.recipe(checkpoint).make()
+    rows = bench.target.rows(checkpoint, 0)
+    destination = sink._destination(sink._staging_table(0), tuple(rows.column_names))
+    destination.stage(rows.to_batches())
+    assert sink.write(rows, 0)
+    bench.shows(*range(5))
+
+
+def staged_rows_lost(bench: Bench) -> None:
+    """Postgres empties unlogged tables when it recovers from a crash, here between staging and the commit."""
+    checkpoint = bench.checkpoint(5)
+    target: Any = bench.target
+    ends: list[str] = []
+
+    def drive() -> None:
+        try:
+            ends.append(str(sink.write(target.rows(checkpoint, 0), 0)))
+        except Exception as error:
+            ends.append(type(error).__name__)
+
+    sink: Any = target.recipe(checkpoint).make()
+    driver = threading.Thread(target=drive, daemon=True)
+    with psycopg.connect(
+        target.server.client_uri, passfile=str(target.server.passfile), port=target.server.port
+    ) as holder:
+        holder.execute(f"SELECT 1 FROM {target.name}_progress FOR UPDATE".encode())
+        driver.start()
+        staged = f"{sink._prefix}{sink.epoch}_0"
+        count = f"SELECT count(*) FROM {staged}"  # the sink's own name
+        wait_until(
+            "the rows to be staged",
+            lambda: bool(target.ask("SELECT to_regclass(%s)", staged)[0][0]) and target.ask(count)[0][0] == 5,
+            deadline_s=20,
+        )
+        target.ask(f"TRUNCATE {staged}")
+    driver.join(LONGEST_S)
+    assert ends == ["StagedRowsLost"], f"the sink ended with {ends}"
+    bench.shows()
+    assert bench.write(checkpoint, 0)
+    bench.shows(*range(5))
+
+
+def nothing_is_left(bench: Bench) -> None:
+    """Staging tables of batches that are committed, and of starts that died, are gone."""
+    checkpoint = bench.checkpoint(5, 8)
+    target: Any = bench.target
+    find = "SELECT relname FROM pg_class WHERE starts_with(relname, %s)"
+    bench.die(checkpoint, 0, "before-sink-commit")
+    sink: Any = target.recipe(checkpoint).make()
+    assert target.ask(find, sink._prefix) == []
+    for batch in (0, 1):
+        sink.write(target.rows(checkpoint, batch), batch)
+    assert target.ask(find, sink._prefix) == []
+
+
+def partitions_in_order(bench: Bench) -> None:
+    """Tasks stage their rows in any order; the rows are inserted in the order of the partitions."""
+    checkpoint = bench.checkpoint(5)
+    sink: Any = bench.target.recipe(checkpoint).make()
+    staged = importlib.import_module(f"{bench.target.package}.postgres_staged")
+    rows = bench.target.rows(checkpoint, 0)
+    columns, table = tuple(rows.column_names), sink._staging_table(0)
+    to = sink._destination(table, columns)
+    second, first = (to.stage(part.to_batches())[0] for part in (rows.slice(3), rows.slice(0, 3)))
+    assert sink._publish(staged.Staged(table, columns, (first, second), 5), 0)
+    bench.shows(*range(5))
+
+
+def increments_add_up(bench: Bench) -> None:
+    checkpoint = bench.checkpoint(5, 8)
+    bench.write(checkpoint, 0)
+    again = bench.target.rows(checkpoint, 0)
+    assert bench.target.recipe(checkpoint).make().write(again, 1)
+    bench.shows(*range(5), *range(5))
+
+
+def commit_is_sent_again(bench: Bench) -> None:
+    """A commit that times out is sent again, on a path that works again; its answer reports the outcome."""
+    checkpoint = bench.checkpoint(5)
+    with bench.when(before_sink_commit=lambda: bench.target.lose("downstream"), commit_failed=bench.target.heal):
+        assert bench.write(checkpoint, 0, commit_attempts=8)
+    bench.shows(*range(5))
+
+
+def commit_after_the_successor_has_read(bench: Bench) -> None:
+    """The predecessor's commit is sent after its successor has read the progress, and before it writes."""
+    checkpoint = bench.checkpoint(5)
+    reader = importlib.import_module(f"{bench.target.package}.kafka_progress").ProgressReader
+    read = reader.last
+    predecessor = threading.Thread(target=lambda: suppressed(lambda: bench.write(checkpoint, 0)), daemon=True)
+    with bench.target.held_rows() as hold:
+        predecessor.start()
+        assert hold.waiting.wait(LONGEST_S)
+
+        def last(self: Any) -> Any:
+            found = read(self)
+            hold.go.set()
+            predecessor.join(LONGEST_S)
+            return found
+
+        reader.last = last
+        try:
+            bench.write(checkpoint, 0)
+        finally:
+            reader.last = read
+    bench.shows(*range(5))
+
+
+def suppressed(do: Callable[[], object]) -> None:
+    with suppress(Exception):
+        do()
+
+
+#: Checks for one sink only.
+OF: dict[str, tuple[Callable[[Bench], None], ...]] = {
+    "postgres-increment": (increments_add_up,),
+    "postgres-staged": (lost_attempt, staged_rows_lost, nothing_is_left, partitions_in_order),
+    "kafka": (commit_is_sent_again, commit_after_the_successor_has_read),
+}

@@ -1,0 +1,32 @@
+"""Writes one batch with one sink and dies at one point of it, as a killed driver does. Started by `bench.Bench.die`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+import pyarrow.parquet as pq
+
+KILLED = 9
+
+
+def main() -> None:
+    order = json.load(sys.stdin)
+    sys.path[:] = order["path"]
+    failpoints = importlib.import_module(f"{order['package']}.failpoints")
+
+    def die(point: str, **_facts: Any) -> None:
+        if point == order["point"]:
+            os._exit(KILLED)
+
+    failpoints.reach = failpoints.report = die  # type: ignore[attr-defined]
+    module = importlib.import_module(f"{order['package']}.{order['module']}")
+    sink = getattr(module, order["kind"])(*order["args"], **order["settings"])
+    sink.write(pq.read_table(order["rows"]), order["batch"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Each line that keeps a sink correct is needed: a copy of the sink without it, or with it changed, fails a named check.
+
+A mutant is the package of the sinks, copied under another name, with one text in one file replaced. Every check runs on it, until
+one fails: that must be the check that this mutant names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaException
+
+from onceproof.base.errors import OnceproofError
+from onceproof.stack.embedded import EmbeddedStack
+
+from . import conformance
+from .bench import LONGEST_S, TARGETS, Bench
+
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: ``old`` is once in ``file`` and becomes ``new``. ``caught_by`` names the check that fails."""
+
+    name: str
+    sink: str
+    file: str
+    old: str
+    new: str
+    caught_by: str
+
+
+MUTANTS = [
+    Mutant(**entry)
+    for entry in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text(encoding="utf-8"))["mutant"]
+]
+
+
+@pytest.fixture
+def services(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> EmbeddedStack:
+    assert stack.postgres is not None
+    monkeypatch.setenv("PGPASSFILE", str(stack.postgres.passfile))
+    return stack
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Mutant], str]]:
+    """Makes a mutant's package, and returns its name."""
+    made: list[str] = []
+
+    def make(mutant: Mutant) -> str:
+        name = f"mutant_{mutant.sink}_{mutant.name}".replace("-", "_")
+        folder = tmp_path / "packages" / name
+        shutil.copytree(str(files("onceproof.sinks")), folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in folder.glob("*.py"):
+            text = path.read_text(encoding="utf-8").replace("onceproof.sinks", name)
+            if path.name == mutant.file:
+                assert text.count(mutant.old) == 1, f"{mutant.file} has {text.count(mutant.old)} times: {mutant.old}"
+                text = text.replace(mutant.old, mutant.new)
+            path.write_text(text, encoding="utf-8")
+        monkeypatch.syspath_prepend(str(folder.parent))
+        importlib.invalidate_caches()
+        made.append(name)
+        return name
+
+    yield make
+    for name in [module for module in sys.modules if module.split(".")[0] in made]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.sink}:{mutant.name}")
+def test_a_mutant_is_caught(
+    mutant: Mutant, services: EmbeddedStack, package: Callable[[Mutant], str], tmp_path: Path
+) -> None:
+    bench = Bench(TARGETS[mutant.sink](services, package(mutant)), tmp_path)
+    check = getattr(conformance, mutant.caught_by)
+    failed: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            check(bench)
+        except BaseException as error:
+            failed.append(error)
+        else:
+            failed.append(None)
+
+    checking = threading.Thread(target=run, daemon=True)
+    checking.start()
+    checking.join(LONGEST_S)
+    bench.target.heal()
+    if not failed:
+        return  # it waits for ever, which the check would never end
+    if failed[0] is None:
+        pytest.fail(f"{mutant.caught_by} passes without noticing the change")
+    if not isinstance(failed[0], (AssertionError, psycopg.Error, KafkaException, OnceproofError)):
+        raise failed[0]  # the mutant is broken in another way than intended
