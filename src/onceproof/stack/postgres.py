@@ -153,7 +153,7 @@ class EmbeddedPostgres:
             )
 
         passfile = owner.scratch / "pgpass"
-        _write_passfile(passfile, pipeline_password)
+        _write_passfile(passfile, proxy.listen.rpartition(":")[0], pipeline_password)
         postgres = cls(launch, port, proxy, passfile, pipeline_password, superuser_password)
         postgres._wait_until_ready()
         postgres._create_database(pipeline_password)
@@ -350,7 +350,7 @@ def _nobody() -> pwd.struct_passwd:
     return pwd.getpwnam("nobody")
 
 
-def _write_passfile(path: Path, password: str) -> None:
+def _write_passfile(path: Path, host: str, password: str) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         # For any port: the job connects to the proxy's, and the check for bypasses reports a job that uses the server's own.
-        file.write(f"127.0.0.1:*:{_PIPELINE}:{_PIPELINE}:{password}\n")
+        file.write(f"{host}:*:{_PIPELINE}:{_PIPELINE}:{password}\n")

@@ -210,7 +210,7 @@ class ExternalPostgres:
         self.client_uri = f"postgresql://{quote(self.user, safe='')}@{where}?{options}"
         jdbc = {"user": self.user, "currentSchema": names.identifier, **jdbc_tls}
         self.jdbc_url = f"jdbc:postgresql://{where}?{urlencode(jdbc, quote_via=quote)}"
-        _write_passfile(passfile, self.database, self.user, self.password)
+        _write_passfile(passfile, proxy.listen.rpartition(":")[0], self.database, self.user, self.password)
 
     def create_schema(self) -> None:
         """Create the run's schema. Raises `EnvironmentProblem`."""
@@ -290,9 +290,9 @@ def removed(made: Created, profile: StackProfile) -> None:
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(name))
 
 
-def _write_passfile(path: Path, database: str, user: str, password: str) -> None:
+def _write_passfile(path: Path, host: str, database: str, user: str, password: str) -> None:
     """For any port, because the job connects to the proxy's."""
-    fields = ("127.0.0.1", "*", database, user, password)
+    fields = (host, "*", database, user, password)
     escaped = (field if field == "*" else field.replace("\\", "\\\\").replace(":", "\\:") for field in fields)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(":".join(escaped) + "\n")
