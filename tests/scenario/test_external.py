@@ -48,6 +48,11 @@ def test_a_stack_without_postgres_is_refused_if_the_scenario_uses_it() -> None:
         load_file(find("naive-append"), PROFILE.model_copy(update={"postgres": None}))
 
 
+def test_an_object_store_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"a service of the embedded stack(.|\n)*run it without --stack"):
+        load_file(find("object-store-checkpoint"), PROFILE)
+
+
 @pytest.mark.parametrize(("key", "value"), [("provider", "external"), ("prefix", "onceproof-0-x.")])
 def test_only_the_option_chooses_the_stack(key: str, value: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"

@@ -154,6 +154,6 @@ class EmbeddedObjectStore:
         try:
             obstore.put(self.bucket, f"{folder}.onceproof", b"")
             obstore.delete(self.bucket, f"{folder}.onceproof")
-        except BaseError:
+        except (BaseError, OSError):
             return False
         return True
