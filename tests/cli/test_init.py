@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from onceproof.cli.app import app
 from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.drafts import draft
 from onceproof.scenario_files.load import load
 
 ORDERS = [
@@ -293,7 +294,10 @@ def test_nothing_is_overwritten_without_force() -> None:
 
 
 def test_a_draft_that_does_not_load_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceproof.scenario_files.drafts.draft._claim", lambda draft: "claim: {delivery: perhaps}\n")
+    right = draft.text
+    monkeypatch.setattr(
+        draft, "text", lambda made: right(made).replace("{delivery: effectively-once,", "{delivery: perhaps,")
+    )
     assert "no valid scenario can be made from this: unknown delivery 'perhaps'" in refused("--", "python", "job.py")
     Path("job.yaml").write_text("mine")
     refused("--force", "--", "python", "job.py")

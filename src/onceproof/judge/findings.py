@@ -90,10 +90,10 @@ class Finding:
     def violates(self) -> bool:
         return self.allowed is None and self.undecided is None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Anomaly, output and, if there is one, source."""
-        return tuple(name for name in (self.anomaly, self.output, self.source) if name is not None)
+
+def names_of(finding: Finding) -> list[str]:
+    """Anomaly, output and, if there is one, source."""
+    return [name for name in (finding.anomaly, finding.output, finding.source) if name is not None]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from onceproof.base.masking import masked_value
 from onceproof.history import run_files
 from onceproof.history.run_directory import run_dir_problem
-from onceproof.judge.findings import Finding
+from onceproof.judge.findings import Finding, names_of
 
 FOLDER = "witnesses"
 
@@ -46,7 +46,7 @@ class WitnessFiles:
         return f"{FOLDER}/{name}"
 
     def _name(self, finding: Finding) -> str:
-        stem = re.sub(r"[^\w.-]+", "-", "-".join(finding.names))[:200]
+        stem = re.sub(r"[^\w.-]+", "-", "-".join(names_of(finding)))[:200]
         name, number = f"{stem}.jsonl", 1
         while name in self._names:  # one anomaly in one output may make two findings: lasting and transient
             number += 1

@@ -21,7 +21,7 @@ from onceproof.base.errors import HistoryError
 from onceproof.history import run_files
 from onceproof.history.run_record import SliceRecord, StruckRecord
 from onceproof.judge.case.case import Case
-from onceproof.judge.findings import Finding, Verdict, Witness
+from onceproof.judge.findings import Finding, Verdict, Witness, names_of
 from onceproof.judge.open import open_case
 from onceproof.judge.slices.excerpt import Excerpt, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
@@ -42,7 +42,7 @@ MAX_JUDGINGS = 40
 
 def name_of(finding: Finding) -> str:
     """``anomaly/output`` (``/source``): the key in `Verdict.slices`."""
-    return "/".join(finding.names)
+    return "/".join(names_of(finding))
 
 
 def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:

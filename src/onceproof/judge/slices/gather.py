@@ -34,9 +34,14 @@ class Gatherer:
         self._excerpt = Excerpt(tuple(outputs))
         self._values = {"outputs": list(self._excerpt.outputs)}
         case.sql("CREATE OR REPLACE TEMP TABLE kept (output VARCHAR, id VARCHAR)")
-        case.sql("""CREATE OR REPLACE TEMP TABLE named (topic VARCHAR, "partition" INTEGER, "offset" BIGINT)""")
-        for topic, partition, offset in sorted(mentions.records):
-            case.sql("INSERT INTO named VALUES ($t, $p, $o)", {"t": topic, "p": partition, "o": offset})
+        self._positions("named", sorted(mentions.records))
+
+    def _positions(self, table: str, positions: Iterable[Position]) -> None:
+        columns = '(topic VARCHAR, "partition" INTEGER, "offset" BIGINT)'
+        self._case.sql(f"CREATE OR REPLACE TEMP TABLE {table} {columns}")
+        insert = f"INSERT INTO {table} VALUES ($t, $p, $o)"  # noqa: S608
+        for topic, partition, offset in positions:
+            self._case.sql(insert, {"t": topic, "p": partition, "o": offset})
 
     def take(self, query: str, values: dict[str, Any] | None = None) -> None:
         """Add the identities that ``query`` gives: ``output`` and ``id``."""
@@ -133,9 +138,7 @@ class Gatherer:
         for topic, partition, offset in self._mentions.records:
             if not parts[topic, partition, offset]:
                 parts[topic, partition, offset].add(("input", topic, str(partition), str(offset)))
-        self._case.sql("""CREATE OR REPLACE TEMP TABLE wanted (topic VARCHAR, "partition" INTEGER, "offset" BIGINT)""")
-        for topic, partition, offset in parts:
-            self._case.sql("INSERT INTO wanted VALUES ($t, $p, $o)", {"t": topic, "p": partition, "o": offset})
+        self._positions("wanted", parts)
         for spec in self._case.scenario.input:
             if needs_code(spec.decode):
                 self._decoded(spec.topic, {offset for topic, _, offset in parts if topic == spec.topic})
@@ -158,9 +161,8 @@ class Gatherer:
             name = (row["query"], row["batch"])
             excerpt.add("batches", row, [("batch", row["query"], str(row["batch"]))], near=name in near)
         for row in case.rows('SELECT * FROM history.faults ORDER BY "index"'):
-            excerpt.add(
-                "faults", row, [("fault", str(row["index"]))], near=any(row["batch"] == batch for _, batch in near)
-            )
+            of_near = any(row["batch"] == batch for _, batch in near)
+            excerpt.add("faults", row, [("fault", str(row["index"]))], near=of_near)
         for table in ("progress", "partitions"):
             for row in case.rows(f"SELECT * FROM history.{table} ORDER BY ALL"):  # noqa: S608
                 part: Part = (table, str(row.get("query")), row["topic"], str(row["partition"]))

@@ -36,9 +36,8 @@ class StoredRows:
     @classmethod
     def of_kept(cls, case: Case, outputs: Collection[str]) -> Self:
         """The rows of the identities in table ``kept``. Raises `duckdb.Error` for values that do not fit a column's type."""
-        some_uncommitted = case.rows(
-            "SELECT 1 FROM judge.uncommitted LIMIT 1"
-        )  # read to its end: DuckDB needs this for Arrow
+        # Read to its end: DuckDB needs this for Arrow.
+        some_uncommitted = case.rows("SELECT 1 FROM judge.uncommitted LIMIT 1")
         return cls(
             whole={output: case.expectations[output].whole for output in outputs},
             rows={output: _typed(case, output, "judge.expected") for output in outputs},
@@ -54,9 +53,8 @@ class StoredRows:
         for rows, file in ((self.rows, expected_file), (self.uncommitted, uncommitted_file)):
             for output, table in rows.items():
                 kept = [(output, text) in identities for text in table[_ID].to_pylist()]
-                pq.write_table(
-                    table.filter(pa.array(kept, pa.bool_())).drop_columns([_ID]), file(folder, output), **PARQUET
-                )
+                chosen = table.filter(pa.array(kept, pa.bool_())).drop_columns([_ID])
+                pq.write_table(chosen, file(folder, output), **PARQUET)
 
 
 def _typed(case: Case, output: str, table: str) -> pa.Table:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from onceproof.scenario_files.drafts.command import DECIDE, SECRET, Job, Word
 from onceproof.scenario_files.drafts.sample import Sample
@@ -31,6 +32,10 @@ class Fed:
 
     topic: str
     sample: Sample | None
+
+    @property
+    def chunks(self) -> int:
+        return _CHUNKS if self.sample is None else min(_CHUNKS, self.sample.rows)
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,55 @@ class Draft:
             found[_name(topic, "topic")] = f"topic: {scalar(topic)}"
         return found
 
+    @property
+    def batches(self) -> int:
+        return max(fed.chunks for fed in self.inputs)
+
+    @property
+    def uses_postgres(self) -> bool:
+        return self.job.uses("postgres") or self.job.uses("postgres.")
+
+    @property
+    def has_secret(self) -> bool:
+        return any(word.text.endswith(SECRET) for word in (*self.job.words, *self.job.env.values()))
+
+    @property
+    def identity_columns(self) -> str:
+        """The identity as the oracle gives it: columns and expressions."""
+        given = {name: _sql(name) for name in self.identity} or {"src_partition": "_partition", "src_offset": "_offset"}
+        return ", ".join(f"{scalar(name)}: {scalar(expression)}" for name, expression in given.items())
+
+    @property
+    def selected(self) -> str:
+        """The columns of a query that gives whole rows."""
+        return ", ".join([*(_one_line(_sql(name)) for name in self.fields), "_topic", "_partition", "_offset", "_key"])
+
+    @property
+    def renamed(self) -> str:
+        pairs = self.sample.renamed.items() if self.sample else ()
+        return ", ".join(f"{_one_line(name)} is {_one_line(column)}" for name, column in pairs)
+
+    def here(self, file: Path) -> str:
+        """The path of a file, relative to the scenario's folder."""
+        return "{here}/" + Path(os.path.relpath(file, self.file.parent)).as_posix()
+
 
 def text(draft: Draft) -> str:
     """The text of the scenario file."""
-    parts = [_head(draft), _stack(draft), _input(draft), _pipeline(draft), _chaos(draft), _outputs(draft)]
-    return "\n".join([*parts, _oracle(draft), _claim(draft)])
+    environment = Environment(
+        loader=PackageLoader("onceproof.scenario_files.drafts", "."),
+        autoescape=False,  # noqa: S701 - the template is YAML: its filters quote what users named
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        trim_blocks=True,
+    )
+    environment.filters |= {"scalar": scalar, "word": _word, "one_line": _one_line, "column": _column, "sql": _sql}
+    template = environment.get_template("scenario.yaml.jinja")
+    return template.render(draft=draft, schema_file=SCHEMA_FILE, DECIDE=DECIDE, SECRET=SECRET)
 
 
 def decisions(drafted: str) -> list[str]:
@@ -97,207 +146,6 @@ def scalar(value: str) -> str:
     """``value`` as a YAML scalar: bare if YAML reads that as the same text, else in double quotes, as JSON writes them."""
     bare = _PLAIN.match(value) and "{" not in value and value.lower() not in _YAML_WORDS
     return value if bare else json.dumps(value, ensure_ascii=False)
-
-
-def _head(draft: Draft) -> str:
-    name = draft.file.name
-    return f"""\
-# yaml-language-server: $schema={SCHEMA_FILE}
-# Written by `onceproof init`. It is valid already; {DECIDE} marks what only you can know.
-#   onceproof validate {name}    show every problem, with its line
-#   onceproof plan {name}        show what a run would do, and how exactly its faults can be placed
-#   onceproof run {name}         run it; first with `chaos: []`, to see whether the job works without faults
-about: {scalar(f"{draft.job.stem}: what it does, in a sentence or two")}
-"""
-
-
-def _stack(draft: Draft) -> str:
-    lines = ["stack:", "  kafka: {brokers: 1}  # 3, if faults are to crash brokers or cut them off"]
-    if draft.tables or draft.schema or draft.job.uses("postgres") or draft.job.uses("postgres."):
-        lines.append("  postgres: {}")
-    return "\n".join(lines) + "\n"
-
-
-def _input(draft: Draft) -> str:
-    lines = ["input:"]
-    if "topic" in draft.guessed:
-        lines.append(f"  # {DECIDE}: which topic does the job read? The command does not show it.")
-    for fed in draft.inputs:
-        lines += [
-            f"  - topic: {scalar(fed.topic)}",
-            *(_generated() if fed.sample is None else _sampled(draft, fed.sample)),
-        ]
-        lines += [
-            "    partitions: 3",
-            f"    chunks: {_chunks(fed)}  # each is fed after the job has committed the previous one: about one batch each",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _chunks(fed: Fed) -> int:
-    return _CHUNKS if fed.sample is None else min(_CHUNKS, fed.sample.rows)
-
-
-def _generated() -> list[str]:
-    return [
-        f"    # {DECIDE}: these are generated records with id, key, seq and payload. Can the job read them? If not, use your own:",
-        '    #   dataset: file, options: {file: "{here}/records.jsonl"}, a few hundred records, one JSON object per line.',
-        "    dataset: numbers",
-        "    rows: 6000",
-    ]
-
-
-def _sampled(draft: Draft, sample: Sample) -> list[str]:
-    lines = ["    dataset: file"]
-    file = scalar("{here}/" + Path(os.path.relpath(sample.file, draft.file.parent)).as_posix())
-    if sample.records:
-        lines.append(f"    options: {{file: {file}, form: records}}")
-    elif sample.key is None:
-        lines += [
-            f"    # {DECIDE}: which field is the key of the topic's records? No field looks like one, and without a key no order",
-            "    #   per key can be checked. To name one: options: {file: ..., key: FIELD}",
-            f"    options: {{file: {file}, form: values}}",
-        ]
-    else:
-        lines += [
-            f"    # {DECIDE}: is {_one_line(sample.key)} the key of the topic's records? It is named like one, and several records share a value.",
-            f"    options: {{file: {file}, form: values, key: {scalar(sample.key)}}}",
-        ]
-    if sample.rows < 100:
-        lines.append(f"    # {sample.rows} records make small batches; a few hundred would show more.")
-    return lines
-
-
-def _pipeline(draft: Draft) -> str:
-    lines = [
-        "pipeline:",
-        "  # Templates: {kafka} {postgres} {postgres.jdbc} {checkpoint} {topic.NAME} {here} {python};",
-        "  #   {postgres.host} .port .user .database, in env {postgres.password}. Spark's Kafka connector and Postgres' JDBC driver",
-        "  #   are on the class path: the job needs no --packages. If it must name the driver's jar: {postgres.driver}.",
-    ]
-    lines += ["  command:", *(f"    - {_word(word)}" for word in draft.job.words)]
-    if draft.job.env:
-        lines += ["  env:", *(f"    {name}: {_word(word)}" for name, word in draft.job.env.items())]
-    else:
-        lines.append('  # env: {NAME: "{kafka}"}  # variables of the job; it gets only a few of your shell\'s')
-    if not draft.job.uses("kafka"):
-        lines += _decide("how does the job get Kafka's address? Pass {kafka} in an argument or a variable.")
-    if draft.tables and not (draft.job.uses("postgres") or draft.job.uses("postgres.")):
-        lines += _decide("how does the job get Postgres' address? Pass {postgres} (libpq) or {postgres.jdbc}.")
-    if not draft.job.uses("checkpoint"):
-        lines += _decide(
-            "where is the job's checkpoint? Pass a folder below {checkpoint}: onceproof places faults by what the job writes",
-            "there, and without one no run can be held.",
-        )
-    for text in draft.job.decide:
-        lines += _decide(_one_line(text))
-    if any(word.text.endswith(SECRET) for word in (*draft.job.words, *draft.job.env.values())):
-        lines += _decide(f"{SECRET} replaces a secret. Kafka needs none in a run; PGPASSFILE holds Postgres' password.")
-        lines.append(
-            "  # secrets: [NAME]  # variables that the job gets from your shell; their values are never stored"
-        )
-    return "\n".join([*lines, *_prepare(draft)]) + "\n"
-
-
-def _prepare(draft: Draft) -> list[str]:
-    lines = ["  prepare:"] if draft.output_topics or draft.schema else []
-    if draft.output_topics:
-        lines += ["    topics:", *(f"      {scalar(topic)}: {{partitions: 3}}" for topic in draft.output_topics)]
-    if draft.schema:
-        return [*lines, "    sql: |", *(f"      {line}".rstrip() for line in draft.schema.strip().splitlines())]
-    for number, table in enumerate(draft.tables):
-        lines += _decide(
-            f"must table {_one_line(table)} exist before the job starts? If so, create it here with its own types",
-            "(or: onceproof init --schema FILE.sql).",
-        )
-        if number == 0:
-            lines += [*([] if draft.output_topics else ["  # prepare:"]), "  #   sql: |"]
-        lines.append(f"  #     CREATE TABLE {_column(table)} (")
-        columns = [f"  #       {_column(name)} {kind}" for name, kind in draft.fields.items()]
-        lines += [*(f"{column}," for column in columns[:-1]), *columns[-1:], "  #     );"]
-    return lines
-
-
-def _chaos(draft: Draft) -> str:
-    batches = max(map(_chunks, draft.inputs))
-    if batches < 2:
-        return "# One record makes only one batch. With more records, add a fault here (onceproof list faults).\nchaos: []\n"
-    return f"""\
-# The fault that shows most: the sink has committed the batch, but Spark has not recorded that and will replay it.
-chaos:
-  - {{fault: crash, target: driver, at: {{batch: {min(2, batches - 1)}, point: after-sink-commit}}}}
-"""
-
-
-def _outputs(draft: Draft) -> str:
-    lines = ["outputs:"]
-    if "output" in draft.guessed:
-        lines.append(
-            f"  # {DECIDE}: where does the job write? The command does not show it. Use topic: NAME or table: NAME."
-        )
-    lines.append(f"  # {DECIDE}: append (each row counts), upsert (the last state of an identity) or changelog?")
-    if draft.identity:
-        names = _one_line(", ".join(draft.identity))
-        why = "no two records of the sample share it" if draft.sample else "the generated records have it"
-        lines.append(
-            f"  # {DECIDE}: which columns identify one row? The proposal is {names}: {why}. Does the output have it?"
-        )
-    else:
-        lines += [
-            f"  # {DECIDE}: which columns identify one row? No three fields of the sample identify a record. The proposal is the",
-            "  #   record's position, if the job writes it.",
-        ]
-    identity = ", ".join(scalar(name) for name in draft.identity or ("src_partition", "src_offset"))
-    for name, where in draft.outputs.items():
-        lines += [f"  {name}:", f"    {where}", "    kind: append", f"    identity: [{identity}]"]
-        lines.append("    # ignore: [loaded_at]  # columns that may differ on a replay: load times, generated ids")
-    return "\n".join(lines) + "\n"
-
-
-def _oracle(draft: Draft) -> str:
-    lines = ["# Expects exactly one row for each input record, with its identity. Other columns are not compared."]
-    lines += ["oracle:", "  kind: identity"]
-    if len(draft.inputs) > 1:
-        lines.append(f"  # {DECIDE}: the records of which topic cause the rows of the outputs?")
-        lines.append(f"  topic: {scalar(draft.inputs[0].topic)}")
-    lines.append("  columns:")
-    if draft.identity:
-        columns = ", ".join(f"{scalar(name)}: {scalar(_sql(name))}" for name in draft.identity)
-    else:
-        columns = "src_partition: _partition, src_offset: _offset"
-    lines += [f"    {name}: {{{columns}}}" for name in draft.outputs]
-    lines.append(
-        f"  # {DECIDE}: does the job drop records? If so, write which ones it keeps, in SQL over the record's fields."
-    )
-    lines += ["  # where:", *(f"  #   {name}: status <> 'test'" for name in draft.outputs)]
-    lines += [
-        "  # To compare whole rows, use kind sql: one query (DuckDB) per output that returns the rows that it must hold:",
-        "  # kind: sql",
-        "  # queries:",
-    ]
-    if draft.sample is not None and draft.sample.renamed:
-        pairs = ", ".join(f"{_one_line(name)} is {_one_line(column)}" for name, column in draft.sample.renamed.items())
-        lines += [
-            f"  # Fields whose names differ only by case are separate columns here, in outputs too: {pairs}.",
-            "  # (To Spark they are one, unless the job sets spark.sql.caseSensitive=true or uses get_json_object.)",
-        ]
-    fields = ", ".join([*(_one_line(_sql(name)) for name in draft.fields), "_topic", "_partition", "_offset", "_key"])
-    for name in draft.outputs:
-        lines += [f"  #   {name}: |", f"  #     SELECT {fields}"]
-        lines.append(f"  #     FROM {_sql(draft.inputs[0].topic)}")
-    return "\n".join(lines) + "\n"
-
-
-def _claim(draft: Draft) -> str:
-    return f"""\
-# {DECIDE}: what must the job guarantee? delivery: effectively-once, at-least-once or at-most-once;
-#   order: per-key, per-partition or none; atomic: batch, transaction or none.
-claim: {{delivery: effectively-once, order: none}}
-"""
-
-
-def _decide(first: str, *more: str) -> list[str]:
-    return [f"  # {DECIDE}: {first}", *(f"  #   {line}" for line in more)]
 
 
 def _word(word: Word) -> str:
