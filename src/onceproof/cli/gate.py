@@ -158,5 +158,11 @@ def as_json(result: GateResult) -> dict[str, object]:
 def _row(row: Row) -> dict[str, object]:
     run = None if row.run is None else str(row.run.run_dir)
     directory = None if row.qualification is None else str(row.qualification.directory.path)
-    result = {"path": row.path, "expect": row.expect, "result": str(row.status), "why": row.why, "run": run}
+    result: dict[str, object] = {
+        "path": row.path,
+        "expect": row.expect,
+        "result": str(row.status),
+        "why": row.why,
+        "run": run,
+    }
     return result | ({} if directory is None else {"qualification": directory})

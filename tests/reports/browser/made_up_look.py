@@ -53,7 +53,7 @@ def run_page(folder: Path) -> str:
         "stack": {"kafka": {"brokers": 3}},
         "outputs": {"booked": {"postgres": "booked"}},
     }
-    record = {"scenario": scenario, "scenario_path": "/work/orders.yaml", "seed": 7, "observed": True}
+    record = {"scenario": scenario, "scenario_path": "/jobs/orders.yaml", "seed": 7, "observed": True}
     (run / "run.json").write_text(json.dumps(record))
     (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in _events()))
     batches = tuple(
@@ -67,7 +67,7 @@ def run_page(folder: Path) -> str:
         "orders-to-warehouse", Outcome.VIOLATED, claim, reasons, (_DUPLICATE,), _FAULTS, seed=7, seconds=42
     )
     write_verdict(run, replace(verdict, batches=batches, counts={"input": 6000, "batches": 6}))
-    return of_run(run).replace(str(run), "/work/run")
+    return of_run(run).replace(str(run), "/jobs/run")
 
 
 def _events() -> list[dict[str, Any]]:
@@ -124,5 +124,5 @@ def qualification(folder: Path) -> str:
     )
     directory = Directory.create(folder, "orders")
     directory.write(directory.cells / "c.yaml", "name: orders")
-    progress = Progress("orders-to-warehouse", "/work/orders.yaml", "0" * 64, 7, cells=cells, steps=3, spent_s=312.0)
-    return qualification_page.page(directory, progress).replace(str(directory.path), "/work/qualification")
+    progress = Progress("orders-to-warehouse", "/jobs/orders.yaml", "0" * 64, 7, cells=cells, steps=3, spent_s=312.0)
+    return qualification_page.page(directory, progress).replace(str(directory.path), "/jobs/qualification")
