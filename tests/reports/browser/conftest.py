@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ..reports.test_html import hostile, judged, once
-from ..reports.test_html_other_pages import qualification
+from ..test_html import hostile, judged, once
+from ..test_html_other_pages import qualification
 
 __all__ = ["hostile", "judged", "once", "qualification"]  # fixtures
 

@@ -12,10 +12,6 @@ from onceproof.reports.html import comparison_page, files
 from onceproof.reports.html.run_page import of_run
 from onceproof.reports.report import RunSet, reports
 
-from ..reports.conftest import everything, failed, held, inconclusive, violated
-
-__all__ = ["everything", "failed", "held", "inconclusive", "violated"]  # fixtures
-
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
 
 

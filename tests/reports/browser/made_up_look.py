@@ -12,7 +12,7 @@ from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome,
 from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState
-from onceproof.qualify.directory import Directory, QualificationProgress
+from onceproof.qualify.directory import Directory, Progress
 from onceproof.reports.html.run_page import of_run
 from onceproof.scenario.points import Point
 
@@ -53,7 +53,7 @@ def run_page(folder: Path) -> str:
         "stack": {"kafka": {"brokers": 3}},
         "outputs": {"booked": {"postgres": "booked"}},
     }
-    record = {"scenario": scenario, "scenario_path": "/srv/orders.yaml", "seed": 7, "observed": True}
+    record = {"scenario": scenario, "scenario_path": "/jobs/orders.yaml", "seed": 7, "observed": True}
     (run / "run.json").write_text(json.dumps(record))
     (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in _events()))
     batches = tuple(
@@ -67,7 +67,7 @@ def run_page(folder: Path) -> str:
         "orders-to-warehouse", Outcome.VIOLATED, claim, reasons, (_DUPLICATE,), _FAULTS, seed=7, seconds=42
     )
     write_verdict(run, replace(verdict, batches=batches, counts={"input": 6000, "batches": 6}))
-    return of_run(run).replace(str(run), "/srv/run")
+    return of_run(run).replace(str(run), "/jobs/run")
 
 
 def _events() -> list[dict[str, Any]]:
@@ -103,9 +103,7 @@ def _events() -> list[dict[str, Any]]:
 def qualification(folder: Path) -> str:
     """The page of a qualification with cells of every result."""
     words = "COMMIT of booked"
-    held = Cell(
-        "a", "crash", Point.AFTER_OFFSET_LOG, {"target": "driver"}, state=CellState.EXERCISED, verdict=Outcome.HELD
-    )
+    held = Cell("a", "crash", Point.AFTER_OFFSET_LOG, {"target": "driver"}, state=CellState.EXERCISED, verdict=Outcome.HELD)
     cells = (
         replace(held, evidence=("the driver was started again",), runs=("runs/02",)),
         replace(held, name="b", point=Point.AFTER_COMMIT_LOG, runs=("runs/02",)),
@@ -121,14 +119,10 @@ def qualification(folder: Path) -> str:
         ),
         replace(held, name="d", kind="lost-ack", settings={}, point=Point.COMMIT_UNACKNOWLEDGED, words=words),
         replace(held, name="e", kind="stall", verdict=Outcome.INCONCLUSIVE, why="the batch was no longer open"),
-        Cell(
-            "f", "lost-request", Point.COMMIT_LOST, state=CellState.NOT_REACHED, why="not tried: the budget was used up"
-        ),
+        Cell("f", "lost-request", Point.COMMIT_LOST, state=CellState.NOT_REACHED, why="not tried: the budget was used up"),
         Cell("g", "reject", Point.COMMIT_LOST, state=CellState.N_A, why="no sink of that kind"),
     )
     directory = Directory.create(folder, "orders")
     directory.write(directory.cells / "c.yaml", "name: orders")
-    progress = QualificationProgress(
-        "orders-to-warehouse", "/srv/orders.yaml", "0" * 64, 7, cells=cells, steps=3, spent_s=312.0
-    )
-    return qualification_page.page(directory, progress).replace(str(directory.path), "/srv/qualification")
+    progress = Progress("orders-to-warehouse", "/jobs/orders.yaml", "0" * 64, 7, cells=cells, steps=3, spent_s=312.0)
+    return qualification_page.page(directory, progress).replace(str(directory.path), "/jobs/qualification")

@@ -24,10 +24,6 @@ from onceproof.gate import junit as gate_junit
 from onceproof.gate.session import GateResult, GateRow, Status
 from onceproof.reports.report import RunSet, reports
 
-from ..reports.conftest import everything, failed, held, inconclusive, violated
-
-__all__ = ["everything", "failed", "held", "inconclusive", "violated"]  # fixtures
-
 # Of the sources: the wheel has no documents, no action and no hooks.
 pytestmark = [pytest.mark.sources]
 

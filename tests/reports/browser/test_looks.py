@@ -78,7 +78,7 @@ def test_the_first_screen_shows_verdict_fix_and_command(width: int, pages: dict[
             "Injected",
             "Broken",
             "Fix for duplicate",
-            "onceproof run /srv/orders.yaml",
+            "onceproof run /jobs/orders.yaml",
         ):
             box = page.get_by_text(words).first.bounding_box()
             assert box is not None and box["y"] + box["height"] <= height, words
