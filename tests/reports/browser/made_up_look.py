@@ -12,7 +12,7 @@ from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome,
 from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState
-from onceproof.qualify.directory import Directory, Progress
+from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.reports.html.run_page import of_run
 from onceproof.scenario.points import Point
 
@@ -103,7 +103,9 @@ def _events() -> list[dict[str, Any]]:
 def qualification(folder: Path) -> str:
     """The page of a qualification with cells of every result."""
     words = "COMMIT of booked"
-    held = Cell("a", "crash", Point.AFTER_OFFSET_LOG, {"target": "driver"}, state=CellState.EXERCISED, verdict=Outcome.HELD)
+    held = Cell(
+        "a", "crash", Point.AFTER_OFFSET_LOG, {"target": "driver"}, state=CellState.EXERCISED, verdict=Outcome.HELD
+    )
     cells = (
         replace(held, evidence=("the driver was started again",), runs=("runs/02",)),
         replace(held, name="b", point=Point.AFTER_COMMIT_LOG, runs=("runs/02",)),
@@ -119,10 +121,14 @@ def qualification(folder: Path) -> str:
         ),
         replace(held, name="d", kind="lost-ack", settings={}, point=Point.COMMIT_UNACKNOWLEDGED, words=words),
         replace(held, name="e", kind="stall", verdict=Outcome.INCONCLUSIVE, why="the batch was no longer open"),
-        Cell("f", "lost-request", Point.COMMIT_LOST, state=CellState.NOT_REACHED, why="not tried: the budget was used up"),
+        Cell(
+            "f", "lost-request", Point.COMMIT_LOST, state=CellState.NOT_REACHED, why="not tried: the budget was used up"
+        ),
         Cell("g", "reject", Point.COMMIT_LOST, state=CellState.N_A, why="no sink of that kind"),
     )
     directory = Directory.create(folder, "orders")
     directory.write(directory.cells / "c.yaml", "name: orders")
-    progress = Progress("orders-to-warehouse", "/jobs/orders.yaml", "0" * 64, 7, cells=cells, steps=3, spent_s=312.0)
+    progress = QualificationProgress(
+        "orders-to-warehouse", "/jobs/orders.yaml", "0" * 64, 7, cells=cells, steps=3, spent_s=312.0
+    )
     return qualification_page.page(directory, progress).replace(str(directory.path), "/jobs/qualification")
