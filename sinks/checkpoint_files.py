@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -54,27 +56,24 @@ class _OnHadoop:
         self._address = address.rstrip("/")
 
     def text(self, name: str) -> str:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-        files, path = self._opened(name)
-        try:
+        with self._opened(name) as (files, path):
             stream = files.open(path)
             try:
                 return bytes(stream.readAllBytes()).decode("utf-8")
             finally:
                 stream.close()
-        except Py4JJavaError as error:
-            why = error.java_exception.toString()
-            raise CheckpointUnreadable(f"cannot read {self.path(name)}: {why}", hint=_SAME_FOLDER) from error
 
     def exists(self, name: str) -> bool:
-        files, path = self._opened(name)
-        return bool(files.exists(path))
+        with self._opened(name) as (files, path):
+            return bool(files.exists(path))
 
     def path(self, name: str) -> str:
         return f"{self._address}/{name}"
 
-    def _opened(self, name: str) -> tuple[Any, Any]:
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """The file system, and the file's path on it. Raises `CheckpointUnreadable` for every error of them."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark import SparkContext
 
         context = SparkContext._active_spark_context
@@ -83,8 +82,15 @@ class _OnHadoop:
                 f"cannot read {self.path(name)}: only Spark's driver can, and none runs in this process",
                 hint="use the sink in the process that starts the query, without Spark Connect",
             )
-        path = context._jvm.org.apache.hadoop.fs.Path(self.path(name))
-        return path.getFileSystem(context._jsc.hadoopConfiguration()), path
+        try:
+            path = context._jvm.org.apache.hadoop.fs.Path(self.path(name))
+            yield path.getFileSystem(context._jsc.hadoopConfiguration()), path
+        except Py4JJavaError as error:
+            why = error.java_exception.toString()
+            raise CheckpointUnreadable(f"cannot read {self.path(name)}: {why}", hint=_REACHABLE) from error
 
 
+_REACHABLE = (
+    "give the sink the query's checkpointLocation, and check the address, the credentials and that the store is up"
+)
 _SAME_FOLDER = "give the sink the same folder as the query's checkpointLocation"

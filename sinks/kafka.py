@@ -68,6 +68,7 @@ class KafkaTransactional:
         self._pipeline = pipeline
         self._progress_topic = progress_topic
         self._checkpoint = Checkpoint(checkpoint)
+        self._query_id = ""
         self._key = key
         self._value = value
         self._timeout_s = transaction_timeout_s
@@ -80,11 +81,14 @@ class KafkaTransactional:
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Called by Spark. Runs one action on the frame even if the batch is skipped, because stateful queries need it."""
+        self._query_id = self._checkpoint.query_id()
         self._reach("after-offset-log", batch_id, phase="sink-entry")
         self.write(batch_df.toArrow(), batch_id)
 
     def write(self, rows: pa.Table, batch_id: int) -> bool:
         """Commit ``rows`` as batch ``batch_id``, unless progress covers it. Returns whether they were written."""
+        # Read before the transaction: where checkpoints are remote, a read takes long, and may fail.
+        query_id = self._query_id = self._checkpoint.query_id()
         ranges = self._checkpoint.ranges(batch_id)
         facts = {
             "transactional_id": self._transactional_id,
@@ -97,7 +101,6 @@ class KafkaTransactional:
             # then is the progress that is read below final.
             producer.init_transactions(self._timeout_s)
             recorded = self._recorded()
-            query_id = self._checkpoint.query_id()
             if decide(recorded, ranges, query_id) == "skip":
                 self._report("skipped", batch_id)
                 return False
@@ -199,10 +202,10 @@ class KafkaTransactional:
                 ) from exception
 
     def _reach(self, point: str, batch_id: int, **facts: Any) -> None:
-        failpoints.reach(point, sink="kafka", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+        failpoints.reach(point, sink="kafka", batch=batch_id, query_id=self._query_id, **facts)
 
     def _report(self, event: str, batch_id: int, **facts: Any) -> None:
-        failpoints.report(event, sink="kafka", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+        failpoints.report(event, sink="kafka", batch=batch_id, query_id=self._query_id, **facts)
 
 
 def _plain(value: Any) -> Any:

@@ -92,6 +92,7 @@ class PostgresAppend:
         self._progress = sql.Identifier(*progress_table.split("."))
         self._pipeline = pipeline
         self._checkpoint = Checkpoint(checkpoint)
+        self._query_id = ""
         self._options: dict[str, Any] = {
             "connect_timeout": connect_timeout_s,
             "tcp_user_timeout": int(write_timeout_s * 1000),
@@ -107,6 +108,7 @@ class PostgresAppend:
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Called by Spark. Runs one action on the frame even if the batch is skipped, because stateful queries need it."""
+        self._query_id = self._checkpoint.query_id()
         self._reach("after-offset-log", batch_id, phase="sink-entry")
         self.write(batch_df.toArrow(), batch_id)
 
@@ -116,16 +118,18 @@ class PostgresAppend:
 
     def _write(self, rows: Any, batch_id: int) -> bool:
         """Commit what `_put` makes of ``rows``, and the progress, in one transaction."""
+        # Read before the transaction: where checkpoints are remote, a read takes long, and may fail.
+        self._query_id = self._checkpoint.query_id()
         ranges = self._checkpoint.ranges(batch_id)
         try:
             with closing(self._connect()) as connection:
                 with cut_after(connection, self._write_timeout_s):
                     recorded = self._lock_progress(connection)
-                    if decide(recorded, ranges, self._checkpoint.query_id()) == "skip":
+                    if decide(recorded, ranges, self._query_id) == "skip":
                         self._report("skipped", batch_id)
                         return False
                     self._put(connection, rows)
-                    progress = Progress(self._checkpoint.query_id(), batch_id, advanced(recorded, ranges))
+                    progress = Progress(self._query_id, batch_id, advanced(recorded, ranges))
                     xid = self._record_progress(connection, progress)
                 self._reach("before-sink-commit", batch_id, xid=xid)
                 self._commit(connection, batch_id)
@@ -204,10 +208,10 @@ class PostgresAppend:
             raise
 
     def _reach(self, point: str, batch_id: int, **facts: Any) -> None:
-        failpoints.reach(point, sink="postgres", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+        failpoints.reach(point, sink="postgres", batch=batch_id, query_id=self._query_id, **facts)
 
     def _report(self, event: str, batch_id: int, **facts: Any) -> None:
-        failpoints.report(event, sink="postgres", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+        failpoints.report(event, sink="postgres", batch=batch_id, query_id=self._query_id, **facts)
 
 
 class PostgresUpsert(PostgresAppend):
@@ -261,10 +265,6 @@ class PostgresUpsert(PostgresAppend):
     def _new_value(self, column: str) -> sql.Composed:
         form = _MERGED[self._merge[column]] if column in self._merge else "EXCLUDED.{0}"
         return sql.SQL(form).format(sql.Identifier(column))
-
-
-def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 @contextmanager

@@ -73,7 +73,9 @@ class _Destination:
             psycopg.connect(self.conninfo, **self.options) as connection,
             cut_after(connection, self.timeout_s),
         ):
-            return attempt, copy_rows(connection, table, first.schema, chain([first], numbered))
+            rows = copy_rows(connection, table, first.schema, chain([first], numbered))
+            connection.commit()
+            return attempt, rows
 
 
 class PostgresStaged(PostgresAppend):
@@ -97,13 +99,15 @@ class PostgresStaged(PostgresAppend):
         super().__init__(conninfo, table, pipeline=pipeline, checkpoint=checkpoint, **settings)
         self._ordered = ordered
         self._schema = tuple(table.split(".")[:-1])
-        # In 63 characters, however long the pipeline's name is.
-        self._prefix = f"onceproof_staged_{hashlib.sha256(pipeline.encode()).hexdigest()[:16]}_"
+        # In 63 characters, however long the pipeline's name is. Epochs are of one progress table.
+        identity = f"{settings.get('progress_table')} {pipeline}"
+        self._prefix = f"onceproof_staged_{hashlib.sha256(identity.encode()).hexdigest()[:16]}_"
         self._superseded = self._drop(self._tables_of_older_starts())
         """Staging tables that are needed no more and could not be dropped yet."""
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Called by Spark. Stages the batch even if it is then skipped, because stateful queries need the action."""
+        self._query_id = self._checkpoint.query_id()
         self._reach("after-offset-log", batch_id, phase="sink-entry")
         names, table = tuple(batch_df.columns), self._staging_table(batch_id)
         to = self._destination(table, names)
@@ -154,7 +158,7 @@ class PostgresStaged(PostgresAppend):
         create = sql.SQL(
             "CREATE UNLOGGED TABLE IF NOT EXISTS {} AS SELECT {}, NULL::uuid AS {}, NULL::bigint AS {} FROM {} WITH NO DATA"
         ).format(table, columns, sql.Identifier(_ATTEMPT), sql.Identifier(_ROW), self._table)
-        with closing(self._connect()) as connection:
+        with closing(self._connect()) as connection, cut_after(connection, self._write_timeout_s):
             connection.execute(create)
             connection.commit()
             return _Destination(self._conninfo, self._options, table.as_string(connection), self._write_timeout_s)
@@ -167,19 +171,23 @@ class PostgresStaged(PostgresAppend):
 
     def _tables_of_older_starts(self) -> list[str]:
         find = "SELECT relname FROM pg_class WHERE starts_with(relname, %s) AND relkind = 'r'"
-        with closing(self._connect()) as connection:
+        with closing(self._connect()) as connection, cut_after(connection, self._write_timeout_s):
             names = [str(row[0]) for row in connection.execute(find, (self._prefix,))]
         return [name for name in names if int(name.removeprefix(self._prefix).split("_")[0]) < self.epoch]
 
     def _drop(self, names: Sequence[str]) -> list[str]:
         """Drop staging tables as far as that is possible at once: no result depends on it. Returns those that are left."""
         left = list(names)
-        with suppress(psycopg.Error), closing(self._connect()) as connection:
+        with (
+            suppress(psycopg.Error),
+            closing(self._connect()) as connection,
+            cut_after(connection, self._write_timeout_s),
+        ):
             connection.autocommit = True
             connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{_DROP_TIMEOUT_MS}ms",))
             for name in names:
                 table = sql.Identifier(*self._schema, name)
-                with suppress(psycopg.errors.LockNotAvailable):
+                with suppress(psycopg.Error):
                     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
                     left.remove(name)
         return left

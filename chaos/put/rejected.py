@@ -80,9 +80,11 @@ class RejectedPut:
         return proven(evidence, wait_for_commit(context, seen))
 
     def heal(self, context: FaultContext) -> None:
-        if context.stack.object_store is not None:
-            context.stack.object_store.accept_writes()
-        self._put.close(context)
+        try:
+            if context.stack.object_store is not None:
+                context.stack.object_store.accept_writes()
+        finally:
+            self._put.close(context)
 
     def _refused(self) -> list[Hit]:
         return [hit for hit in self._put.rule.hits if hit.answer is not None and hit.answer.facts["status"] >= _ERROR]

@@ -6,10 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
+from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.frames import at_plan, wait_for_commit
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
+from onceproof.faults.frames import ANSWER_S, at_plan, wait_for_commit
 from onceproof.faults.placement import committed
 from onceproof.faults.puts import PutSpec, StoppedPut, describe_put, put_placement, put_problems
 from onceproof.instruments.proxy.rules import now
@@ -58,18 +59,24 @@ class SlowPut:
         by_s = self._spec.by_ms / 1000
         wait_until(
             f"the request to be {self._spec.by_ms} ms late",
-            lambda: now() - hit.seen_at >= by_s or hit.client_left_at is not None,
+            lambda: now() - hit.seen_at >= by_s or hit.undeliverable is not None,
             deadline_s=by_s + 10,
         )
+        held_s = now() - hit.seen_at
         missing = not committed(context, seen.query, seen.batch)
         self._put.rule.release()
-        held_s = now() - hit.seen_at
-        gave_up = "; the client closed the connection meanwhile" if hit.client_left_at is not None else ""
         evidence = (
             f"{describe_put(hit.frame)} was held for {held_s:.3f} s, commits/{seen.batch} was "
-            f"{'missing' if missing else 'there'} at the end{gave_up}"
+            f"{'missing' if missing else 'there'} at the end"
         )
-        return Proof(missing and (held_s >= by_s or bool(gave_up)), (evidence, wait_for_commit(context, seen)))
+        try:
+            answer = self._put.rule.wait_for_answer(hit, ANSWER_S)
+        except WaitTimeout as never:
+            return missed(evidence, never.message)
+        status = answer.facts["status"]
+        if held_s < by_s or not missing or status != 200 or "error" in answer.facts:
+            return missed(evidence, f"the store then answered {status} {answer.facts.get('error', '')}".rstrip())
+        return proven(f"{evidence}; the store then answered {status}", wait_for_commit(context, seen))
 
     def heal(self, context: FaultContext) -> None:
         self._put.close(context)

@@ -28,7 +28,9 @@ POINTS = (Point.AFTER_OFFSET_LOG, Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LO
 H, V, N = Outcome.HELD, Outcome.VIOLATED, None
 
 
-def qualified(folder: Path, *verdicts: Outcome | None) -> Qualification:
+def qualified(
+    folder: Path, *verdicts: Outcome | None, ended: str = "done", first: Outcome | None = None
+) -> Qualification:
     cells = tuple(
         Cell(
             f"crash-{point}",
@@ -43,17 +45,19 @@ def qualified(folder: Path, *verdicts: Outcome | None) -> Qualification:
     )
     folder.mkdir(parents=True, exist_ok=True)
     directory = Directory.create(folder, "job")
-    progress = QualificationProgress("job", "job.yaml", "0" * 64, 7, cells=cells, steps=2, spent_s=61.0, ended="done")
+    progress = QualificationProgress("job", "job.yaml", "0" * 64, 7, cells=cells, steps=2, spent_s=61.0, ended=ended)
     directory.save(progress)
-    first = Verdict("job", H if cells else V, {}, ("why",))
+    without_faults = Verdict("job", first or (H if cells else V), {}, ("why",))
     outcome = V if V in verdicts else H
-    return Qualification(load(find("naive-append")), directory, progress, cells, first, None, outcome, 60.0)
+    return Qualification(load(find("naive-append")), directory, progress, cells, without_faults, None, outcome, 60.0)
 
 
-def judged(tmp_path: Path, *verdicts: Outcome | None, before: list[str] | None = None, expect: Any = "held") -> Any:
+def judged(
+    tmp_path: Path, *verdicts: Outcome | None, before: list[str] | None = None, expect: Any = "held", **how: Any
+) -> Any:
     known = None if before is None else HeldCells(cells=[f"crash-{point}" for point in before], seconds=60)
     item = GateQualification(path="job.yaml", expect=expect)
-    row = session.judged_qualification(item, qualified(tmp_path, *verdicts), known)
+    row = session.judged_qualification(item, qualified(tmp_path, *verdicts, **how), known)
     return row.status, row.why
 
 
@@ -76,24 +80,41 @@ def test_a_cell_that_is_no_longer_shown_to_hold_is_less_coverage(tmp_path: Path)
 
 def test_nothing_exercised_is_inconclusive(tmp_path: Path) -> None:
     status, why = judged(tmp_path, N, N)
-    assert status is Status.INCONCLUSIVE and why.startswith("no cell was exercised; left out: crash driver at")
-    assert judged(tmp_path) == (
-        Status.INCONCLUSIVE,
-        "without any fault it is violated, so no fault was tried",
-    )
+    assert status is Status.INCONCLUSIVE and why.startswith("0 of 2 reachable cells held; left out: crash driver at")
+
+
+def test_a_job_that_is_violated_without_any_fault_is_a_regression_unless_it_is_known_to_be_bad(tmp_path: Path) -> None:
+    why = "without any fault it is violated, so no fault was tried"
+    assert judged(tmp_path) == (Status.REGRESSION, why)
+    assert judged(tmp_path, expect="violated") == (Status.PASSED, why)
+    inconclusive = judged(tmp_path, first=Outcome.INCONCLUSIVE)
+    assert inconclusive == (Status.INCONCLUSIVE, why.replace("violated", "inconclusive"))
+
+
+def test_cells_that_the_budget_left_out_are_no_loss_of_coverage(tmp_path: Path) -> None:
+    status, why = judged(tmp_path, H, N, before=["after-offset-log", "after-sink-commit"], ended="budget")
+    assert status is Status.INCONCLUSIVE
+    assert why == "held before, and the budget ended first: crash driver at after-sink-commit"
+
+
+def test_cells_without_a_decision_are_named_and_do_not_begin_a_baseline(tmp_path: Path) -> None:
+    undecided = "1 of 2 reachable cells held; not decided: crash driver at after-sink-commit"
+    assert judged(tmp_path, H, Outcome.INCONCLUSIVE) == (Status.INCONCLUSIVE, undecided)
+    assert judged(tmp_path, H, Outcome.INCONCLUSIVE, before=["after-offset-log"]) == (Status.PASSED, undecided)
 
 
 def test_a_known_bad_job_must_be_caught(tmp_path: Path) -> None:
     assert judged(tmp_path, H, V, expect="violated")[0] is Status.PASSED
     assert judged(tmp_path, H, H, expect="violated")[0] is Status.NOT_CAUGHT
     assert judged(tmp_path, H, N, expect="violated")[0] is Status.INCONCLUSIVE, "the one left out may be it"
+    assert judged(tmp_path, H, Outcome.INCONCLUSIVE, expect="violated")[0] is Status.INCONCLUSIVE
 
 
 def test_new_coverage_says_that_it_is_not_in_the_baseline(tmp_path: Path) -> None:
     assert judged(tmp_path, H, H) == (Status.PASSED, "2 of 2 reachable cells held; not in the baseline yet")
 
 
-def test_scenarios_come_before_qualifications_except_what_failed_or_is_known_to_be_bad() -> None:
+def test_scenarios_come_before_qualifications_and_of_each_what_failed_or_is_known_to_be_bad() -> None:
     known = Baseline(scenarios={}, qualifications={"qualify short": HeldCells(cells=[], seconds=1)})
     items = [
         GateQualification(path="long"),
@@ -104,7 +125,7 @@ def test_scenarios_come_before_qualifications_except_what_failed_or_is_known_to_
         GateScenario(path="bad", expect="violated"),
     ]
     names = [item.name for item in session.ordered(items, ["qualify failed"], known)]
-    assert names == ["qualify failed", "bad", "qualify bad", "scenario", "qualify short", "qualify long"]
+    assert names == ["bad", "scenario", "qualify failed", "qualify bad", "qualify short", "qualify long"]
 
 
 def test_a_qualification_gets_what_is_left_and_no_more_than_its_own_budget(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from onceproof.qualify.cells import SOME_BATCH, Cell, CellState, cells, outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
+from onceproof.stack.compose.stack import ComposeProfile
+from onceproof.stack.external.profile import KafkaProfile, StackProfile
 from onceproof.stores.frames import Sink
 
 from .conftest import TABLE
@@ -67,14 +69,18 @@ def test_every_cell_offered_is_a_valid_fault_of_its_kind(matrix: list[Cell], ups
 def test_a_fault_that_needs_control_of_a_service_is_n_a_where_the_stack_gives_none(upsert: Scenario) -> None:
     job = Job((Query("last_seen", 6),), (TABLE,))
 
-    def of_server(controlled: frozenset[str] | None) -> list[tuple[CellState, str | None]]:
-        found = cells(job, upsert, controlled=controlled)
+    external = StackProfile(
+        name="staging", provider="external", chaos="allowed", kafka=KafkaProfile(bootstrap="kafka.example:9093")
+    )
+
+    def of_server(profile: StackProfile | None) -> list[tuple[CellState, str | None]]:
+        found = cells(job, upsert, profile)
         return [(cell.state, cell.why) for cell in found if (cell.kind, cell.target) == ("crash", "postgres")]
 
     assert [state for state, _ in of_server(None)] == [CellState.PENDING]
-    assert of_server(frozenset({"Postgres"})) == of_server(None)
-    assert of_server(frozenset()) == [(CellState.N_A, "it needs control of Postgres")]
-    sessions = [cell for cell in cells(job, upsert, controlled=frozenset()) if cell.target == "postgres-backend"]
+    assert of_server(ComposeProfile.planned()) == of_server(None)
+    assert of_server(external) == [(CellState.N_A, "it needs control of Postgres")]
+    sessions = [cell for cell in cells(job, upsert, external) if cell.target == "postgres-backend"]
     assert [cell.reachable for cell in sessions] == [True], "a session can be ended without control of the server"
 
 

@@ -14,7 +14,12 @@ from onceproof.stack.fetch.progress import FetchStopped, Progress
 
 
 def test_the_sources_are_shipped_and_the_recipe_depends_on_compiler_and_spark() -> None:
-    assert list(checkpoint_jar.sources()) == ["CheckpointFiles.java", "ForklessLocalFs.java", "Harness.java"]
+    assert list(checkpoint_jar.sources()) == [
+        "CheckpointFiles.java",
+        "ForklessLocalFs.java",
+        "Forwarding.java",
+        "Harness.java",
+    ]
     one = checkpoint_jar.recipe("java-compiler-1", {})
     assert one != checkpoint_jar.recipe("java-compiler-2", {})
     assert one != checkpoint_jar.recipe("java-compiler-1", {"SPARK_HOME": "/nowhere"})

@@ -30,11 +30,17 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(logs: Path) -> Iterator[EmbeddedObjectStore]:
     binary = components.ensure_toxiproxy()
     program, _ = components.ensure_object_store()
-    with Owner() as owner:
+    with Owner() as owner, pytest.MonkeyPatch.context() as user:
+        # The user's own store, which must not be used instead.
+        user.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+        user.setenv("AWS_SESSION_TOKEN", "of-the-user")
+        user.setenv("HTTP_PROXY", "http://127.0.0.1:9")
         toxiproxy = ToxiproxyServer.start(owner, binary, logs / "toxiproxy.log", lease(owner, 1)[0])
-        yield EmbeddedObjectStore.start(
+        started = EmbeddedObjectStore.start(
             owner, program, logs, lambda name, port: toxiproxy.create(name, lease(owner, 1)[0], port)
         )
+        user.undo()
+        yield started
 
 
 def client(store: EmbeddedObjectStore, secret: str) -> S3Store:

@@ -44,8 +44,9 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _open.remove(self)
-        self._live.stop()
+        with self._changing:  # an event that comes later draws nothing
+            _open.remove(self)
+            self._live.stop()
 
     def say(self, line: str, style: str = "") -> None:
         """Print a line, above the panel."""
@@ -73,8 +74,10 @@ class Display:
             self.say(f"{what} ...")
 
     def step(self, what: str) -> None:
-        done, steps, began = self._steps[what]
-        self._set(what, (done + 1, steps, began))
+        with self._changing:
+            done, steps, began = self._steps[what]
+            self._steps = {**self._steps, what: (done + 1, steps, began)}
+        self._draw()
 
     def end(self, what: str) -> None:
         _, _, began = self._steps[what]
@@ -103,8 +106,9 @@ class Display:
         self._draw()
 
     def _draw(self) -> None:
-        if self.is_live and self in _open:
-            self._live.start()
+        with self._changing:
+            if self.is_live and self in _open:
+                self._live.start()
 
 
 _open: list[Display] = []

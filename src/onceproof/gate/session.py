@@ -84,16 +84,16 @@ class GateResult:
 
 
 def ordered(items: Sequence[GateItem], last_failed: Iterable[str], known: Baseline) -> list[GateItem]:
-    """The most informative first: what failed the last time, the known-bad ones, then scenarios, the shortest first.
+    """Scenarios, then qualifications, which use whatever is left of the budget.
 
-    Qualifications come after the scenarios: they use whatever is left of the budget.
+    Of each the most informative first: what failed the last time, the known-bad ones, then the shortest.
     """
     failed = set(last_failed)
 
     def rank(item: GateItem) -> tuple[bool, bool, bool, float]:
         took = known.seconds(item.name)
         is_long = isinstance(item, GateQualification)
-        return (item.name not in failed, item.expect == "held", is_long, float("inf") if took is None else took)
+        return (is_long, item.name not in failed, item.expect == "held", float("inf") if took is None else took)
 
     return sorted(items, key=rank)
 
@@ -149,23 +149,30 @@ def judged_qualification(item: GateQualification, result: Qualification, before:
     def row(status: Status, why: str) -> GateRow:
         return GateRow(item.name, item.expect, status, why, qualification=result)
 
+    undecided = [cell.title() for cell in reachable if cell.verdict is Outcome.INCONCLUSIVE]
+    rest = _named("; left out", left_out) + _named("; not decided", undecided)
     if not result.cells:
-        return row(Status.INCONCLUSIVE, f"without any fault it is {result.first.outcome}, so no fault was tried")
+        why = f"without any fault it is {result.first.outcome}, so no fault was tried"
+        if result.first.outcome is not Outcome.VIOLATED:
+            return row(Status.INCONCLUSIVE, why)
+        return row(Status.REGRESSION if item.expect == "held" else Status.PASSED, why)
     if violated or result.unclaimed:
         what = _named("violated", violated) or "violated, by no cell that is known"
         return row(Status.REGRESSION if item.expect == "held" else Status.PASSED, what)
     if item.expect == "violated":
-        status = Status.INCONCLUSIVE if left_out else Status.NOT_CAUGHT
-        return row(status, f"no cell is violated, although it is known to be bad{_named('; left out', left_out)}")
+        status = Status.INCONCLUSIVE if rest or not reachable else Status.NOT_CAUGHT
+        return row(status, f"no cell is violated, although it is known to be bad{rest}")
     names = {cell.name: cell.title() for cell in result.cells}
     lost = [names.get(name, name) for name in before.cells if name not in found.cells] if before is not None else []
+    if lost and set(lost) <= set(left_out) and result.progress.ended == "budget":
+        return row(Status.INCONCLUSIVE, _named("held before, and the budget ended first", lost))
     if lost:
         return row(Status.LESS_COVERAGE, _named("no longer shown to hold", lost))
-    if not found.cells:
-        return row(Status.INCONCLUSIVE, f"no cell was exercised{_named('; left out', left_out)}")
+    if not found.cells or (undecided and before is None):
+        return row(Status.INCONCLUSIVE, f"{len(found.cells)} of {times(len(reachable), 'reachable cell')} held{rest}")
     new = "; not in the baseline yet" if before is None else ""
     held = f"{len(found.cells)} of {times(len(reachable), 'reachable cell')} held"
-    return row(Status.PASSED, f"{held}{new}{_named('; left out', left_out)}")
+    return row(Status.PASSED, f"{held}{new}{rest}")
 
 
 def _named(what: str, titles: Sequence[str]) -> str:

@@ -100,7 +100,10 @@ class CheckpointMirror:
     def _fetch(self, name: str) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if "state" in Path(name).parts:
+        parts = Path(name).parts
+        # A query's folder may itself be named "state".
+        is_log = parts[-2:-1] in (("offsets",), ("commits",)) or parts[-3:-2] == ("sources",) or parts[-1] == "metadata"
+        if "state" in parts and not is_log:
             path.touch()
             return
         with suppress(FileNotFoundError):  # removed since it was listed

@@ -91,7 +91,8 @@ def finding(
     witness are the places of its identity. ``more``: further fields of the finding.
     """
     known = {"drained": case.drained, **rows[0]}
-    values = {name: known[name] for name in _PARAMETER.findall(query) if name != "limit"}
+    # A `$` may also be part of a quoted name of a column or output.
+    values = {name: known[name] for name in _PARAMETER.findall(query) if name in known}
     output: str = known["output"]
     witnesses = shown_rows(
         case, query, values, partial(argument, case), at=at, placed_in=output if placed else None, identity=identity

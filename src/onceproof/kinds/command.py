@@ -34,6 +34,7 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
+from onceproof.stack.compose import daemon
 from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.external.profile import StackProfile
@@ -78,6 +79,8 @@ class Command:
                 "the run used an external stack, and run.json does not store how to reach it",
                 hint="run its scenario again: onceproof run SCENARIO --stack NAME",
             )
+        if isinstance(profile, ComposeProfile):
+            daemon.client().close()  # first: a user should not learn only after minutes of fetching that there is none
         fetched = components.ensure()
         fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
         program = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from onceproof.base.registry import Registry
-from onceproof.faults.contract import Fault, faults, needs_control
+from onceproof.faults.contract import Fault, faults
 from onceproof.faults.job import Job, OffersCells, Try
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
+from onceproof.scenario_files.checks.external import lacking
+from onceproof.stack.external.profile import StackProfile
 
 #: A batch that every qualification reaches; used only to ask a kind of fault about a position.
 SOME_BATCH = 2
@@ -192,15 +194,10 @@ def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
     return [name for name in first if name in offering] + [name for name in offering if name not in first]
 
 
-def cells(
-    job: Job,
-    scenario: Scenario,
-    *,
-    controlled: Collection[str] | None = None,
-) -> list[Cell]:
+def cells(job: Job, scenario: Scenario, profile: StackProfile | None = None) -> list[Cell]:
     """Return every cell of the matrix for this job in the order of trying; those that are ``n/a``, with the reason, come last.
 
-    ``controlled``: what a fault may kill and stop, in the words of `NeedsControl`; None: everything.
+    ``profile``: the stack of its runs; None: services of their own.
     """
     room = [spec.model_copy(update={"chunks": max(spec.chunks, SOME_BATCH + _ROOM)}) for spec in scenario.input]
     roomy = scenario.model_copy(update={"input": room, "chaos": []})
@@ -208,7 +205,7 @@ def cells(
     for kind in kinds():
         for fault in faults.all(kind):
             if isinstance(fault, OffersCells):
-                found += [_cell(kind, one, roomy, fault, controlled) for one in fault.tries(job)]
+                found += [_cell(kind, one, roomy, fault, profile) for one in fault.tries(job)]
     for column in dict.fromkeys(cell.column for cell in found):
         offered = {cell.point for cell in found if cell.column == column}
         elsewhere = f"{column} can be placed only at {', '.join(p for p in Point if p in offered) or 'no point'}"
@@ -220,9 +217,7 @@ def cells(
     return sorted(_with_unique_names(found), key=lambda cell: (not cell.reachable, priority(cell)))
 
 
-def _cell(
-    kind: str, one: Try, scenario: Scenario, fault: type[Fault], controlled: Collection[str] | None = None
-) -> Cell:
+def _cell(kind: str, one: Try, scenario: Scenario, fault: type[Fault], profile: StackProfile | None) -> Cell:
     parts = [kind, str(one.settings.get("target", "")), one.point, one.query or ""]
     name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-")
     cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
@@ -236,9 +231,8 @@ def _cell(
         first = wrong.errors()[0]
         why = f"{kind} refuses its own offer: {first['loc']}: {first['msg']}"
         return replace(cell, state=CellState.N_A, why=why, of_tool=True)
-    what = needs_control(spec) if controlled is not None else None
-    if controlled is not None and what is not None and what not in controlled:
-        return replace(cell, state=CellState.N_A, why=f"it needs control of {what}", of_tool=True)
+    if (absent := lacking(spec, scenario, profile)) is not None:
+        return replace(cell, state=CellState.N_A, why=f"it needs control of {absent.what}", of_tool=True)
     problems = fault.problems(spec, scenario)
     if problems:
         return replace(cell, state=CellState.N_A, why=problems[0].message, of_tool=True)

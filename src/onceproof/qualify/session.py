@@ -39,7 +39,7 @@ from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import load, load_file
+from onceproof.scenario_files.load import load_file
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.fetch import components
 
@@ -173,7 +173,8 @@ class Session:
         self._clock = clock
         self._budget_s = budget_s
         self._template = Template(directory.scenario)
-        self._scenario = load(directory.scenario).model_copy(update={"name": progress.scenario})
+        loaded = load_file(directory.scenario, profile, runs=False).scenario
+        self._scenario = loaded.model_copy(update={"name": progress.scenario})
         self._rows = {spec.topic: rows_of(spec, self._scenario.seed) for spec in self._scenario.input}
         self._began = clock()
         self._spent_before = progress.spent_s
@@ -213,8 +214,7 @@ class Session:
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         self._first_batches = job.first_batches()
         if not self._progress.cells:
-            controlled = None if self._profile is None else self._profile.controlled
-            self._save(cells=tuple(cells(job, self._scenario, controlled=controlled)))
+            self._save(cells=tuple(cells(job, self._scenario, self._profile)))
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
         gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""

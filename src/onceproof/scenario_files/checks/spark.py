@@ -20,8 +20,9 @@ def complaints(scenario: Scenario) -> Iterator[Complaint]:
         ("pipeline", "command"): command,
     }
     for loc, words in parts.items():
-        if any(pair == ("--deploy-mode", "cluster") for pair in pairwise(" ".join(words).replace("=", " ").split())):
-            message = "--deploy-mode cluster: the driver would run where onceproof can neither see nor end it"
+        pairs = pairwise(" ".join(words).replace("=", " ").split())
+        if any(name in ("--deploy-mode", "spark.submit.deployMode") and mode == "cluster" for name, mode in pairs):
+            message = "deploy mode cluster: the driver would run where onceproof can neither see nor end it"
             yield Complaint(loc, message, "use --deploy-mode client, see docs/your-spark.md", at_key=True)
     if cluster is None or not cluster.submit:
         return

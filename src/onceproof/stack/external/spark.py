@@ -98,7 +98,7 @@ def exposure(spec: SparkStack) -> str | None:
         return None
     if not ipaddress.IPv4Address(spec.bind).is_loopback:
         return (
-            f"spark.bind {spec.bind}: the driver and the proxies in front of Kafka and Postgres listen there while the run lasts. "
+            f"spark.bind {spec.bind}: the driver and the proxies in front of Kafka, Postgres and an object store listen there while the run lasts. "
             "Every machine that can connect to that address can use them: take it only in a network that you trust, with spark.authenticate"
         )
     if remote := [host for host, _ in masters(spec.master) if not _on_loopback(host)]:

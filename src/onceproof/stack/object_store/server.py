@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -34,6 +37,7 @@ _CHANGE_S = 10.0
 _ANSWER = timedelta(seconds=5)
 #: Its own limit is 8 volumes of 30 GB; a few buckets' worth of small files needs more volumes, and no more space.
 _VOLUMES = ("-volume.max=100", "-master.volumeSizeLimitMB=64")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 class EmbeddedObjectStore:
@@ -49,16 +53,17 @@ class EmbeddedObjectStore:
         self.checkpoint = f"s3a://{BUCKET}/{_FOLDER}"
         self.folder = _FOLDER
         self.environment: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
-        self.bucket = S3Store(
-            BUCKET,
-            endpoint=f"http://{HOST}:{port}",
-            region=REGION,
-            access_key_id=key,
-            secret_access_key=secret,
-            virtual_hosted_style_request=False,
-            client_options={"allow_http": True, "timeout": _ANSWER},
-            retry_config={"max_retries": 2, "retry_timeout": 2 * _ANSWER},
-        )
+        with _without_settings_for_other_stores():
+            self.bucket = S3Store(
+                BUCKET,
+                endpoint=f"http://{HOST}:{port}",
+                region=REGION,
+                access_key_id=key,
+                secret_access_key=secret,
+                virtual_hosted_style_request=False,
+                client_options={"allow_http": True, "timeout": _ANSWER},
+                retry_config={"max_retries": 2, "retry_timeout": 2 * _ANSWER},
+            )
 
     @classmethod
     def start(cls, owner: Owner, program: Path, logs: Path, make_proxy: Callable[[str, int], Proxy]) -> Self:
@@ -88,6 +93,10 @@ class EmbeddedObjectStore:
             *("-s3", f"-s3.port={port}", f"-s3.port.grpc={others[6]}", f"-s3.config={identities}"),
             *("-s3.port.iceberg=0", "-s3.port.lance=0"),
         ]
+        # It is killed at the end, and would leave them.
+        grpc = [f"{name}-grpc-{others[2 * at + 1]}" for at, name in enumerate(names)]
+        for socket in (*grpc, f"s3-grpc-{others[6]}", f"s3-{port}"):
+            owner.push(partial(Path(f"/tmp/seaweedfs-{socket}.sock").unlink, missing_ok=True))  # noqa: S108  # its own choice
         service = owner.start(
             "object-store",
             argv,
@@ -122,8 +131,8 @@ class EmbeddedObjectStore:
         self.service.check_running()
 
     def refuse_writes(self, folder: str) -> None:
+        self._read_only = folder  # first: what is asked for is undone, even if no answer came
         self._configure([{"locationPrefix": f"/buckets/{BUCKET}/{folder}", "readOnly": True}])
-        self._read_only = folder
         wait_until(
             f"the object store to refuse writes to {folder}", lambda: not self._writable(folder), deadline_s=_CHANGE_S
         )
@@ -131,18 +140,25 @@ class EmbeddedObjectStore:
     def accept_writes(self) -> None:
         if self._read_only is None:
             return
-        folder, self._read_only = self._read_only, None
+        folder = self._read_only
         self._configure([])
         wait_until(
             f"the object store to accept writes to {folder}", lambda: self._writable(folder), deadline_s=_CHANGE_S
         )
+        self._read_only = None  # last: what failed can be tried again
 
     def _configure(self, locations: list[dict[str, object]]) -> None:
         """Replace the rules about folders. Removing the file would not: the store keeps the rules that it had."""
         rules = {"file": ("filer.conf", json.dumps({"locations": locations}))}
         with requests.Session() as session:
             session.trust_env = False  # not through the environment's proxies: they are for other machines
-            answer = session.post(self._filer, files=rules, timeout=_CHANGE_S)
+            try:
+                answer = session.post(self._filer, files=rules, timeout=_CHANGE_S)
+            except requests.RequestException as error:
+                raise ServiceFailed(
+                    f"the object store did not answer a change of its rules about folders: {error}",
+                    log_tail=self.service.log_tail(),
+                ) from error
         if answer.status_code != requests.codes.created:
             raise ServiceFailed(
                 f"the object store refused its rules about folders: {answer.status_code}",
@@ -157,3 +173,14 @@ class EmbeddedObjectStore:
         except (BaseError, OSError):
             return False
         return True
+
+
+@contextmanager
+def _without_settings_for_other_stores() -> Iterator[None]:
+    """Hide the user's own S3 endpoint, token and proxies: a variable such as AWS_ENDPOINT_URL_S3 precedes an argument."""
+    hidden = [name for name in os.environ if name.startswith("AWS_") or name.lower() in _PROXIES]
+    kept = {name: os.environ.pop(name) for name in hidden}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
