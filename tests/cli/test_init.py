@@ -15,7 +15,7 @@ from onceproof.scenario_files.drafts import draft
 from onceproof.scenario_files.load import load
 
 ORDERS = [
-    dict(customer_id=n % 7, order_id=1000 + n, amount=n * 1.5, placed_at=f"2026-01-01T00:00:{n:02}Z", order={})
+    {"customer_id": n % 7, "order_id": 1000 + n, "amount": n * 1.5, "placed_at": f"2026-01-01T00:{n:02}Z", "order": {}}
     for n in range(40)
 ]
 
