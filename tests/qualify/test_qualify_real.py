@@ -29,8 +29,8 @@ def two_cells(monkeypatch: pytest.MonkeyPatch) -> list[list[Cell]]:
     whole: list[list[Cell]] = []
     all_of = session.cells
 
-    def chosen(job: Job, scenario: Scenario, **more: Any) -> list[Cell]:
-        whole.append(all_of(job, scenario, **more))
+    def chosen(job: Job, scenario: Scenario, *more: Any) -> list[Cell]:
+        whole.append(all_of(job, scenario, *more))
         return [cell for cell in whole[-1] if cell.name in TWO]
 
     monkeypatch.setattr(session, "cells", chosen)

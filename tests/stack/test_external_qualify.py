@@ -53,8 +53,8 @@ def test_a_foreign_job_has_the_results_of_the_embedded_stack(
     whole: list[Cell] = []
     all_of = session.cells
 
-    def chosen(job: Job, scenario: Scenario, **more: Any) -> list[Cell]:
-        whole.extend(all_of(job, scenario, **more))
+    def chosen(job: Job, scenario: Scenario, *more: Any) -> list[Cell]:
+        whole.extend(all_of(job, scenario, *more))
         return [cell for cell in whole if cell.name in CELLS[name]]
 
     monkeypatch.setattr(session, "cells", chosen)
