@@ -12,6 +12,7 @@ import pytest
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.job import Job, Query
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
+from onceproof.kinds.command import Command
 from onceproof.qualify import session
 from onceproof.qualify.cells import Cell, cells
 from onceproof.qualify.schedule import RunStep, step
@@ -121,7 +122,7 @@ def events(*timeline: dict[str, Any]) -> str:
 def runs(monkeypatch: pytest.MonkeyPatch) -> MadeUpRuns:
     made_up = MadeUpRuns()
     monkeypatch.setattr(session, "run", made_up.run)
-    monkeypatch.setattr(session.components, "ensure", lambda: None)
+    monkeypatch.setattr(Command, "fetch", lambda *_args, **_settings: None)
     return made_up
 
 

@@ -37,6 +37,7 @@ from onceproof.stack.api import Stack
 from onceproof.stack.compose import daemon
 from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
 from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.external import kafka
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.spark import exposure
 from onceproof.stack.external.stack import ExternalStack
@@ -79,8 +80,11 @@ class Command:
                 "the run used an external stack, and run.json does not store how to reach it",
                 hint="run its scenario again: onceproof run SCENARIO --stack NAME",
             )
+        # First: a user should not learn only after minutes of fetching that nothing answers there.
         if isinstance(profile, ComposeProfile):
-            daemon.client().close()  # first: a user should not learn only after minutes of fetching that there is none
+            daemon.client().close()
+        elif profile is not None:
+            kafka.check(profile)
         fetched = components.ensure()
         fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
         program = None
