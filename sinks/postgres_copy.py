@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 #: Names of the predicates in ``pyarrow.types`` for the types that Arrow's CSV writer writes as psycopg does. Not ``float32``, of which
 #: it writes fewer digits.
-_IN_CSV = ("boolean", "integer", "float64", "decimal", "date", "string", "large_string")
-
-#: Arrow writes times in UTC. In another zone, a column without a zone would get other digits than from psycopg.
-_UTC = (None, "UTC", "Etc/UTC", "Z", "+00:00")
+_IN_CSV = ("boolean", "integer", "float64", "decimal", "date", "timestamp", "string", "large_string")
 
 
 def copy_rows(
@@ -32,10 +29,7 @@ def copy_rows(
     from pyarrow import csv, types  # costs 0.1 s, which a job without this sink should not pay
 
     rows = 0
-    plain = all(
-        kind.tz in _UTC if types.is_timestamp(kind) else any(getattr(types, f"is_{known}")(kind) for known in _IN_CSV)
-        for kind in schema.types
-    )
+    plain = all(any(getattr(types, f"is_{known}")(kind) for known in _IN_CSV) for kind in schema.types)
     # Each value in quotes and each NULL without: Postgres reads an unquoted empty field as NULL, and "" as empty text.
     options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
     columns = sql.SQL(", ").join(map(sql.Identifier, schema.names))

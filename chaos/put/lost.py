@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
-from onceproof.faults.frames import ANSWER_S, at_plan, wait_for_commit
-from onceproof.faults.puts import PutSpec, StoppedPut, describe_put, put_placement, put_problems
+from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
+from onceproof.faults.frames import ANSWER_S, wait_for_commit
+from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, put_placement
 from onceproof.scenario.model import FaultSpec, Scenario
 
 
@@ -21,7 +21,7 @@ class LostPutSpec(PutSpec):
 
 
 @faults.register("lost-put")
-class LostPut:
+class LostPut(PutFault):
     """The PUT of commits/N is applied; its answer is dropped, and the client's connection is reset."""
 
     Spec: ClassVar[type[FaultSpec]] = LostPutSpec
@@ -31,22 +31,8 @@ class LostPut:
         self._put = StoppedPut("drop-answer")
 
     @classmethod
-    def reads_frames(cls, spec: LostPutSpec) -> bool:
-        return True
-
-    @classmethod
-    def problems(cls, spec: LostPutSpec, scenario: Scenario) -> list[SpecProblem]:
-        return put_problems(spec, scenario)
-
-    @classmethod
     def placement(cls, spec: LostPutSpec, scenario: Scenario) -> Placement:
         return put_placement(spec, "the store's answer, which was dropped, says that the entry was written", scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
-
-    def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        self._put.arm(context, seen)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         hit = self._put.wait_for_put(context, seen)
@@ -63,6 +49,3 @@ class LostPut:
             return missed(f"{request} was delivered", f"{why}: nothing was written")
         evidence = f"{request} was delivered and answered {status}; the answer was dropped, and the connection reset"
         return proven(evidence, wait_for_commit(context, seen))
-
-    def heal(self, context: FaultContext) -> None:
-        self._put.close(context)

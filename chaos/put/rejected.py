@@ -14,9 +14,9 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
-from onceproof.faults.frames import HIT_S, at_plan, wait_for_commit
-from onceproof.faults.puts import PutSpec, StoppedPut, describe_put, folder_of, put_placement, put_problems
+from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
+from onceproof.faults.frames import HIT_S, wait_for_commit
+from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, folder_of, put_placement
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.scenario.model import FaultSpec, Scenario
 
@@ -31,7 +31,7 @@ class RejectedPutSpec(PutSpec):
 
 
 @faults.register("rejected-put")
-class RejectedPut:
+class RejectedPut(PutFault):
     """The object store refuses to write commits/N: its folder is read-only until ``times`` requests were refused."""
 
     Spec: ClassVar[type[FaultSpec]] = RejectedPutSpec
@@ -42,19 +42,8 @@ class RejectedPut:
         self._put = StoppedPut("park", attempts=True)
 
     @classmethod
-    def reads_frames(cls, spec: RejectedPutSpec) -> bool:
-        return True
-
-    @classmethod
-    def problems(cls, spec: RejectedPutSpec, scenario: Scenario) -> list[SpecProblem]:
-        return put_problems(spec, scenario)
-
-    @classmethod
     def placement(cls, spec: RejectedPutSpec, scenario: Scenario) -> Placement:
         return put_placement(spec, f"the store's own answers: {spec.times} refusals of the batch's entry", scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.object_store is not None, "validated"

@@ -9,10 +9,10 @@ from pydantic import Field, PositiveInt
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
-from onceproof.faults.frames import ANSWER_S, at_plan, wait_for_commit
+from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
+from onceproof.faults.frames import ANSWER_S, wait_for_commit
 from onceproof.faults.placement import committed
-from onceproof.faults.puts import PutSpec, StoppedPut, describe_put, put_placement, put_problems
+from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, put_placement
 from onceproof.instruments.proxy.rules import now
 from onceproof.scenario.model import FaultSpec, Scenario
 
@@ -23,7 +23,7 @@ class SlowPutSpec(PutSpec):
 
 
 @faults.register("slow-put")
-class SlowPut:
+class SlowPut(PutFault):
     """The PUT of commits/N is held before it reaches the object store, and then delivered."""
 
     Spec: ClassVar[type[FaultSpec]] = SlowPutSpec
@@ -34,23 +34,9 @@ class SlowPut:
         self._put = StoppedPut("park")
 
     @classmethod
-    def reads_frames(cls, spec: SlowPutSpec) -> bool:
-        return True
-
-    @classmethod
-    def problems(cls, spec: SlowPutSpec, scenario: Scenario) -> list[SpecProblem]:
-        return put_problems(spec, scenario)
-
-    @classmethod
     def placement(cls, spec: SlowPutSpec, scenario: Scenario) -> Placement:
         proof = f"the request was held for {spec.by_ms} ms, and the entry was not there meanwhile"
         return put_placement(spec, proof, scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return at_plan(seen)
-
-    def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        self._put.arm(context, seen)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         hit = self._put.wait_for_put(context, seen)
@@ -77,6 +63,3 @@ class SlowPut:
         if held_s < by_s or not missing or status != 200 or "error" in answer.facts:
             return missed(evidence, f"the store then answered {status} {answer.facts.get('error', '')}".rstrip())
         return proven(f"{evidence}; the store then answered {status}", wait_for_commit(context, seen))
-
-    def heal(self, context: FaultContext) -> None:
-        self._put.close(context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -72,6 +73,17 @@ def test_a_driver_that_is_connected_elsewhere_is_an_error(listener: socket.socke
             spark.check_used([os.getpid()])
         with socket.create_connection(listener.getsockname()):
             spark.check_used([os.getpid()])
+
+
+def test_a_driver_that_is_ending_is_not_accused(listener: socket.socket) -> None:
+    """It closes its connection to the master first, and then those to Kafka and Postgres."""
+    spark = ExternalSpark(SparkStack(master=f"spark://{address(listener)}"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ending = socket.create_connection(other.getsockname())
+        closing = threading.Timer(0.5, ending.close)
+        closing.start()
+        spark.check_used([os.getpid()])
+        closing.join()
 
 
 def test_a_driver_that_has_ended_is_not_accused(listener: socket.socket) -> None:

@@ -15,10 +15,11 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed
-from onceproof.faults.frames import HIT_S, placement_at_frame
+from onceproof.faults.frames import HIT_S, at_plan, placement_at_frame
 from onceproof.faults.placement import committed, is_open, point_problems
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Action, Condition, Hit, Rule
+from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -36,15 +37,6 @@ class PutAt(At):
 class PutSpec(FaultSpec):
     target: Literal["object-store"]
     at: PutAt
-
-
-def put_problems(spec: PutSpec, scenario: Scenario) -> list[SpecProblem]:
-    """Why this fault cannot work: a point without a PUT, or a checkpoint that is not in an object store."""
-    problems = point_problems(spec, (POINT,))
-    if scenario.stack.object_store is None:
-        hint = "add `object_store: {}` to the stack"
-        problems.append(SpecProblem(("target",), "this stack has no object store", hint))
-    return problems
 
 
 def put_placement(spec: PutSpec, proof: str, scenario: Scenario) -> Placement:
@@ -98,6 +90,34 @@ class StoppedPut:
     def close(self, context: FaultContext) -> None:
         if context.stack.frames is not None and self._rule is not None:
             context.stack.frames.disarm("object-store", self._rule)
+
+
+class PutFault:
+    """What the faults of the object store have in common."""
+
+    _put: StoppedPut
+
+    @classmethod
+    def reads_frames(cls, spec: AnyFaultSpec) -> bool:
+        return True
+
+    @classmethod
+    def problems(cls, spec: PutSpec, scenario: Scenario) -> list[SpecProblem]:
+        """Why this fault cannot work: a point without a PUT, or a checkpoint that is not in an object store."""
+        problems = point_problems(spec, (POINT,))
+        if scenario.stack.object_store is None:
+            hint = "add `object_store: {}` to the stack"
+            problems.append(SpecProblem(("target",), "this stack has no object store", hint))
+        return problems
+
+    def matches(self, seen: Occurrence) -> bool:
+        return at_plan(seen)
+
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._put.arm(context, seen)
+
+    def heal(self, context: FaultContext) -> None:
+        self._put.close(context)
 
 
 def folder_of(context: FaultContext, query: str) -> str:

@@ -60,7 +60,7 @@ def spark_environment(
 
     - ``SPARK_DIST_CLASSPATH``: the Kafka connector and the checkpoint file system, after the user's own value.
       (``spark.driver.extraClassPath`` would come before Spark's own jars, and a job that sets it would override ours.)
-    - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback (or to the address that executors of a
+    - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback (or to the address that executors of an
       external cluster reach), no web UI, checkpoint files written through our manager. Spark takes settings among the system
       properties as defaults: the user's ``spark-defaults.conf`` overrides them, ``PYSPARK_SUBMIT_ARGS`` and the job's builder
       override that. The user's own value comes last, so it overrides ours too.

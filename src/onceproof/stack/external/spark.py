@@ -13,12 +13,16 @@ from contextlib import suppress
 
 import psutil
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.waiting import wait_until
 from onceproof.scenario.stack import LOOPBACK, SparkStack
 from onceproof.stack.spark_settings import ExternalCluster
 
 CONNECT_S = 10.0
 """How long the masters of a scenario's ``stack.spark`` together may take to accept a connection."""
+
+_ENDING_S = 3.0
+"""How long a driver may be connected to others and to no master. A JVM that stops takes about a second."""
 
 
 class ExternalSpark:
@@ -73,17 +77,31 @@ class ExternalSpark:
         places = set(_places(self.conf.master))
         if not places:
             return
-        remote: set[tuple[str, int]] = set()
-        for pid in pids:
-            with suppress(psutil.Error):
-                connections = psutil.Process(pid).net_connections("tcp")
-                remote |= {(one.raddr.ip.removeprefix("::ffff:"), one.raddr.port) for one in connections if one.raddr}
-        if remote and not remote & places:  # a driver that was just killed has no connection at all
+
+        def is_excused() -> bool:
+            remote = _remote(pids)
+            # A driver that was just killed has no connection at all.
+            return not remote or bool(remote & places)
+
+        try:
+            # A driver that is ending closes its connection to the master first, and its last one soon afterwards.
+            wait_until("the driver to be connected to its master", is_excused, deadline_s=_ENDING_S)
+        except WaitTimeout:
             raise EnvironmentProblem(
                 f"the job works, but its driver is not connected to {self.conf.master}: its tasks run elsewhere",
                 hint="the job sets another master: remove .master(...) from its code, --master from its command and spark.master "
                 "from spark-defaults.conf, or set them to {spark.master}",
-            )
+            ) from None
+
+
+def _remote(pids: Iterable[int]) -> set[tuple[str, int]]:
+    """The other ends of these processes' TCP connections."""
+    found: set[tuple[str, int]] = set()
+    for pid in pids:
+        with suppress(psutil.Error):
+            connections = psutil.Process(pid).net_connections("tcp")
+            found |= {(one.raddr.ip.removeprefix("::ffff:"), one.raddr.port) for one in connections if one.raddr}
+    return found
 
 
 def masters(url: str) -> list[tuple[str, int]]:
