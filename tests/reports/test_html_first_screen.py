@@ -20,6 +20,7 @@ from onceproof.reports.html.moments import moments
 from onceproof.reports.html.run_page import of_run
 from onceproof.reports.html.source import read
 from onceproof.reports.html.timeline import FAULT_LANES, timeline
+from onceproof.scenario_files.load import find, load
 
 from .test_html import Parsed, events, judged, once
 from .test_html_other_pages import CELLS, PROGRESS, qualification
@@ -181,3 +182,15 @@ def test_the_page_of_a_comparison_has_at_most_one_megabyte_and_keeps_the_changes
     made = comparison_page.page(Comparison(side, side, text, sections, (text,) * 5))
     assert len(made.encode()) <= MOST_BYTES
     assert made.count("\u2260 changed") == 4 and "more rows are not shown here" in plain(made)
+
+
+def test_a_job_that_writes_to_kafka_gets_no_advice_about_postgres(qualification: Path) -> None:
+    scenario = load(find("naive-kafka-sink")).model_dump(mode="json", by_alias=True, exclude_none=True)
+    run = qualification / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"scenario": scenario, "scenario_path": "a.yaml", "seed": 7}))
+    Directory(qualification).save(replace(PROGRESS, first="runs/first"))
+    text = qualification_page.write(qualification).read_text()
+    assert "onceproof.sinks.kafka" in text and "onceproof.sinks.postgres" not in text
+    (run / "run.json").write_text("{")
+    assert "onceproof.sinks.postgres" in qualification_page.write(qualification).read_text(), "advice for every store"

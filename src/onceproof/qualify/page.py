@@ -13,8 +13,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from onceproof.base.duration import clock
-from onceproof.base.errors import UsageError
+from onceproof.base.errors import OnceproofError, UsageError
 from onceproof.history import run_files
+from onceproof.history.run_record import FILE as RECORD
+from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import Cell, kinds
 from onceproof.qualify.directory import FILE, Directory, QualificationProgress
@@ -97,14 +99,30 @@ def write(path: Path) -> Path:
 def page(directory: Directory, progress: QualificationProgress) -> str:
     """The page, with at most `onceproof.reports.html.limits.MOST_BYTES`. Violated cells come first."""
     cells = sorted(progress.cells, key=lambda cell: (not cell.reachable, cell.verdict is not Outcome.VIOLATED))
+    record = _record(directory, progress)
     return render_capped(
-        "qualification.html", ((size.text, _values(directory, progress, cells, size)) for size in _SIZES)
+        "qualification.html", ((size.text, _values(directory, progress, record, cells, size)) for size in _SIZES)
     )
 
 
-def _values(directory: Directory, progress: QualificationProgress, cells: list[Cell], size: _Size) -> dict[str, Any]:
-    """What the template shows."""
-    shown = tuple(_shown(number, cell, directory, progress.stack) for number, cell in enumerate(cells[: size.cells]))
+def _record(directory: Directory, progress: QualificationProgress) -> RunRecord | None:
+    """That of the run without faults; None if it cannot be read."""
+    run = str(progress.first)
+    if not _RUN.fullmatch(run) or not _holds(directory, f"{run}/{RECORD}"):
+        return None
+    try:
+        return RunRecord.read(directory.path / run)
+    except OnceproofError:
+        return None
+
+
+def _values(
+    directory: Directory, progress: QualificationProgress, record: RunRecord | None, cells: list[Cell], size: _Size
+) -> dict[str, Any]:
+    """What the template shows. ``record`` says which stores the job writes to: only advice for these is shown."""
+    shown = tuple(
+        _shown(number, cell, directory, progress.stack, record) for number, cell in enumerate(cells[: size.cells])
+    )
     result = progress.result()
     counts = Counter(_result(cell)[0] for cell in cells)
     broken = Counter[str]()
@@ -179,7 +197,7 @@ def _result(cell: Cell) -> tuple[str, str]:
     return ("undecided", "\u25cb") if cell.verdict is None else (cell.verdict.value, SYMBOLS[cell.verdict])
 
 
-def _shown(number: int, cell: Cell, directory: Directory, stack: str | None) -> ShownCell:
+def _shown(number: int, cell: Cell, directory: Directory, stack: str | None, record: RunRecord | None) -> ShownCell:
     result, symbol = _result(cell)
     is_plain = _CELL.fullmatch(cell.name) and len(cell.name) <= _ANCHOR
     runs = tuple((run, _holds(directory, f"{run}/{PAGE}")) for run in cell.runs if _RUN.fullmatch(run))
@@ -187,7 +205,7 @@ def _shown(number: int, cell: Cell, directory: Directory, stack: str | None) -> 
     is_there = named and _holds(directory, f"{directory.cells.name}/{cell.name}.yaml")
     command = directory.command_of(cell, stack) if is_there else None
     anchor = f"cell-{cell.name if is_plain else number}"
-    return ShownCell(cell, anchor, result, symbol, cell.word, command, runs, tuple(dict.fromkeys(_fixes(cell))))
+    return ShownCell(cell, anchor, result, symbol, cell.word, command, runs, tuple(dict.fromkeys(_fixes(cell, record))))
 
 
 def _holds(directory: Directory, name: str) -> bool:
@@ -200,9 +218,9 @@ def _holds(directory: Directory, name: str) -> bool:
     return path.is_file()
 
 
-def _fixes(cell: Cell) -> Iterator[str]:
+def _fixes(cell: Cell, record: RunRecord | None) -> Iterator[str]:
     for name in cell.anomalies:
-        yield from fixes.of_systems(name)
+        yield from fixes.of_systems(name) if record is None else fixes.of_run(name, record)
 
 
 def _heats(shown: tuple[ShownCell, ...]) -> Iterator[Heat]:
