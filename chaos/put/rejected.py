@@ -20,7 +20,8 @@ from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, f
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.scenario.model import FaultSpec, Scenario
 
-_ERROR = 400
+_REFUSED = 500
+"""The store's answer to a write into a folder that is read-only. A wrong signature, for example, is a 403."""
 
 
 class RejectedPutSpec(PutSpec):
@@ -76,4 +77,4 @@ class RejectedPut(PutFault):
             self._put.close(context)
 
     def _refused(self) -> list[Hit]:
-        return [hit for hit in self._put.rule.hits if hit.answer is not None and hit.answer.facts["status"] >= _ERROR]
+        return [hit for hit in self._put.rule.hits if hit.answer is not None and hit.answer.facts["status"] == _REFUSED]
