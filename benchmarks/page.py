@@ -17,7 +17,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from onceproof.judge.findings import BatchReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import BatchReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.verdict import write_verdict
 from onceproof.reports.html import files
 
@@ -68,7 +68,12 @@ def made_up(run: Path, records: int) -> Path:
         BatchReport("q", n, 0, 0, _BATCH, (), Outcome.VIOLATED, {"duplicate": _BATCH // 50}) for n in range(batches)
     )
     verdict = Verdict(
-        "large", Outcome.VIOLATED, {"delivery": "effectively-once"}, ("duplicates",), found, batches=reports
+        "large",
+        Outcome.VIOLATED,
+        StatedClaim({"delivery": "effectively-once"}),
+        ("duplicates",),
+        found,
+        batches=reports,
     )
     write_verdict(run, verdict)
     return run

@@ -160,7 +160,9 @@ def _counts(verdict: Verdict | None) -> dict[str, str]:
 def _conditions(record: RunRecord, verdict: Verdict | None) -> dict[str, str]:
     conditions = {"scenario": record.scenario.name or "unknown"}
     if verdict is not None:
-        conditions["claim"] = ", ".join(f"{name} {value}" for name, value in verdict.claim.items())
+        for output, promises in verdict.claim.each():
+            name = f"claim of {output}" if output else "claim"
+            conditions[name] = ", ".join(f"{promise} {level}" for promise, level in promises.items())
     if record.seed is not None:
         conditions["seed"] = str(record.seed)
     seconds = record.seconds

@@ -65,7 +65,7 @@ def _result(result: ScenarioResult) -> dict[str, Any]:
 def _verdict(verdict: Verdict, run_dir: Path | None) -> dict[str, Any]:
     return {
         "reasons": list(verdict.reasons),
-        "claim": verdict.claim,
+        "claim": verdict.claim.to_json(),
         "anomalies": verdict.anomalies(),
         "findings": [_finding(finding, verdict, run_dir) for finding in verdict.findings],
         "faults": [_fault(fault) for fault in verdict.faults],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +12,7 @@ from rich.text import Text
 from onceproof.base.errors import HistoryError
 from onceproof.base.visible import visible
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.slices.cut import name_of
 from onceproof.reports import fixes
 from onceproof.reports.page import Look, Page
@@ -127,16 +127,12 @@ def _verdict(page: Page, verdict: Verdict, run_dir: Path | None, *, full: bool) 
         page.line("not eval." if index == 0 else "", f"{checker}: {why}", "yellow")
 
 
-def _claims(page: Page, claim: dict[str, Any]) -> None:
+def _claims(page: Page, claim: StatedClaim) -> None:
     """``{"delivery": "effectively-once", "order": "none"}`` -> ``effectively-once; order none``; outputs with their own below."""
-    page.line("claim", _claim({name: value for name, value in claim.items() if name != "outputs"}))
-    for output, own in (claim.get("outputs") or {}).items():
-        page.line("", f"{output}: {_claim(own)}")
-
-
-def _claim(claim: dict[str, Any]) -> str:
-    rest = [f"{name} {value}" for name, value in claim.items() if name != "delivery"]
-    return "; ".join([str(claim.get("delivery", "none stated")), *rest])
+    for output, promises in claim.each():
+        rest = [f"{name} {level}" for name, level in promises.items() if name != "delivery"]
+        text = "; ".join([promises.get("delivery", "none stated"), *rest])
+        page.line("" if output else "claim", f"{output}: {text}" if output else text)
 
 
 #: Counts of records and rows that are not judged, each with its sentence.

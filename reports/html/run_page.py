@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from onceproof.base.errors import HistoryError
 from onceproof.base.visible import visible
 from onceproof.history.run_record import BuiltComponent
-from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
+from onceproof.judge.findings import BatchReport, FaultReport, Outcome, StatedClaim, Verdict
 from onceproof.kinds.contract import has_picture
 from onceproof.reports import fixes
 from onceproof.reports.html import findings, moments
@@ -38,7 +38,7 @@ SYMBOLS = {
     Outcome.INTERRUPTED: "\u25a0",
 }
 _MOST_EVIDENCE = 20
-_NO_VERDICT = Verdict("", Outcome.ERROR, {}, ())
+_NO_VERDICT = Verdict("", Outcome.ERROR, StatedClaim(), ())
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,11 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | No
     }
 
 
-def claims(claim: dict[str, Any]) -> Iterator[str]:
+def claims(claim: StatedClaim) -> Iterator[str]:
     """The claim in words, one sentence for all outputs and one for each output with its own."""
-    outputs = claim.get("outputs")
-    yield ", ".join(f"{name} {value}" for name, value in claim.items() if name != "outputs") or "nothing"
-    for output, own in outputs.items() if isinstance(outputs, dict) else ():
-        yield f"{output}: {', '.join(f'{name} {value}' for name, value in own.items()) if isinstance(own, dict) else own}"
+    for output, promises in claim.each():
+        text = ", ".join(f"{name} {level}" for name, level in promises.items()) or "nothing"
+        yield f"{output}: {text}" if output else text
 
 
 def _name(run: StoredRun) -> str:

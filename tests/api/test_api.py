@@ -17,7 +17,7 @@ from onceproof.api.faults import class_names
 from onceproof.api.runs import Run
 from onceproof.api.scenarios import with_chaos
 from onceproof.faults.contract import faults
-from onceproof.judge.findings import Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.kinds.contract import pipelines
 from onceproof.scenario_files.checks import crosscheck
 
@@ -140,7 +140,7 @@ def test_a_missing_run_is_refused(tmp_path: Path) -> None:
 
 
 def run_with(outcome: Outcome, *findings: Finding, run_dir: Path = Path("runs/one")) -> Run:
-    verdict = Verdict("mine", outcome, {}, ("the job died",), findings)
+    verdict = Verdict("mine", outcome, StatedClaim(), ("the job died",), findings)
     return Run(onceproof.load("naive-append").scenario, verdict, run_dir)
 
 

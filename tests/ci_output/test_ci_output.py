@@ -17,7 +17,7 @@ from onceproof.ci_output import github, gitlab
 from onceproof.ci_output.result import CiResult
 from onceproof.ci_output.server import publish
 from onceproof.cli.app import app
-from onceproof.judge.findings import Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.scenario_files.lines import line_of_verdict
 from onceproof.scenario_files.load import LoadedScenario
 
@@ -106,7 +106,7 @@ def test_the_option_reports_to_the_server(tmp_path: Path, monkeypatch: pytest.Mo
     duplicate = Finding("duplicate", "table", 2, "2 extra rows", (Witness({}, "but 2 rows"),))
 
     def run(loaded: LoadedScenario, *, runs_dir: Path, listeners: object, seed: int | None = None) -> Run:
-        found = Verdict(loaded.scenario.name, Outcome.VIOLATED, {}, ("duplicate in table",), (duplicate,))
+        found = Verdict(loaded.scenario.name, Outcome.VIOLATED, StatedClaim(), ("duplicate in table",), (duplicate,))
         return Run(loaded.scenario, found, runs_dir / "one")
 
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ from onceproof.base.timeline import Event
 from onceproof.cli import run as cli_run
 from onceproof.cli.app import app
 from onceproof.faults.evidence.item import Evidence
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.document import Document, Extent
@@ -37,7 +37,7 @@ def invoke(*words: str) -> Result:
 
 def verdict(name: str, outcome: Outcome) -> Verdict:
     findings = (DUPLICATE,) if outcome is Outcome.VIOLATED else ()
-    return Verdict(name, outcome, {"delivery": "effectively-once"}, ("because",), findings)
+    return Verdict(name, outcome, StatedClaim({"delivery": "effectively-once"}), ("because",), findings)
 
 
 @pytest.fixture
@@ -203,7 +203,13 @@ def test_an_error_in_a_run_is_reported_with_what_the_run_stored(world: Any, left
     error = EnvironmentProblem("broker 2 died", hint="see its log")
     fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, (Evidence("seen"),))
     left = Verdict(
-        "mine", Outcome.ERROR, {"delivery": "effectively-once"}, ("x",), faults=(fault,), seed=7, seconds=4.5
+        "mine",
+        Outcome.ERROR,
+        StatedClaim({"delivery": "effectively-once"}),
+        ("x",),
+        faults=(fault,),
+        seed=7,
+        seconds=4.5,
     )
     error.run_dir = run = left_behind(left)
     world(mine=(ExpectedVerdict(), error))
@@ -234,7 +240,7 @@ def test_an_error_in_a_run_is_reported_with_what_the_run_stored(world: Any, left
 
 def test_an_interruption_is_reported_in_one_line_with_the_run_directory(world: Any, left_behind: Any) -> None:
     error = Interrupted("interrupted by SIGINT")
-    error.run_dir = run = left_behind(Verdict("mine", Outcome.INTERRUPTED, {}, ("x",), seconds=1.5))
+    error.run_dir = run = left_behind(Verdict("mine", Outcome.INTERRUPTED, StatedClaim(), ("x",), seconds=1.5))
     world(mine=(ExpectedVerdict(), error))
     result = invoke("run", "mine")
     assert result.exit_code == 130

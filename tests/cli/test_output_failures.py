@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.visible import visible
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.scenario.model import ExpectedVerdict
@@ -22,12 +22,12 @@ PROGRAM = """
 import sys, types
 from pathlib import Path
 from onceproof.cli import run as cli_run
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge import verdict as judged
 from onceproof.scenario.model import ExpectedVerdict
 
 outcome = Outcome(sys.argv.pop(1))
-judged.check = lambda run: Verdict("mine", outcome, {"delivery": "effectively-once"}, ("ümläut \\u2500 \\x1b[2J \\ud800 end",))
+judged.check = lambda run: Verdict("mine", outcome, StatedClaim({"delivery": "effectively-once"}), ("ümläut \\u2500 \\x1b[2J \\ud800 end",))
 cli_run._stored_expectation = lambda run: ExpectedVerdict()
 from onceproof.__main__ import main
 main()
@@ -111,7 +111,7 @@ def test_every_stream_can_carry_the_report(tmp_path: Path, env: dict[str, str], 
 
 
 def nasty(text: str) -> ScenarioResult:
-    verdict = Verdict(text, Outcome.VIOLATED, {"delivery": text}, (text,))
+    verdict = Verdict(text, Outcome.VIOLATED, StatedClaim({"delivery": text}), (text,))
     return ScenarioResult(text, ExpectedVerdict(), verdict, Path("/runs/x"))
 
 
@@ -148,7 +148,7 @@ def test_the_report_is_printed_even_if_junit_cannot_be_written(tmp_path: Path, m
     from onceproof.cli import run as cli_run
     from onceproof.cli.app import app
 
-    verdict = Verdict("mine", Outcome.HELD, {"delivery": "effectively-once"}, ("because",))
+    verdict = Verdict("mine", Outcome.HELD, StatedClaim({"delivery": "effectively-once"}), ("because",))
     write_verdict(tmp_path, verdict)
     result = ScenarioResult("mine", ExpectedVerdict(), verdict, tmp_path)
     monkeypatch.setattr(cli_run, "load_all", lambda given, profile=None: [None])

@@ -18,7 +18,7 @@ from onceproof.gate import session, settings
 from onceproof.gate.baseline import Baseline, Coverage
 from onceproof.gate.session import Status
 from onceproof.gate.settings import GateScenario
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.scenario_files.load import LoadedScenario, find, load
 
 GATE = """
@@ -37,7 +37,7 @@ def verdict(name: str, outcome: Outcome = Outcome.HELD, *anomalies: str, hits: i
     faults = tuple(FaultReport("crash", "driver", "q", n, "after-sink-commit", True, True, n < hits) for n in range(2))
     findings = tuple(Finding(anomaly, "table", 2, "2 extra rows") for anomaly in anomalies)
     counts = {"input": 10, "expected.table": 10, "effects.table": 10}
-    values = {"claim": {"delivery": "effectively-once"}, "counts": counts, "seconds": 30.0, **more}
+    values = {"claim": StatedClaim({"delivery": "effectively-once"}), "counts": counts, "seconds": 30.0, **more}
     return Verdict(name, outcome, reasons=("why",), findings=findings, faults=faults, **values)
 
 
@@ -111,7 +111,13 @@ def test_a_baseline_is_made_and_then_met(project: Runs) -> None:
             "less coverage",
             "0 rows expected in table instead of 10",
         ),
-        ("good", verdict("good", claim={"delivery": "at-least-once"}), 1, "less coverage", "another claim: delivery"),
+        (
+            "good",
+            verdict("good", claim=StatedClaim({"delivery": "at-least-once"})),
+            1,
+            "less coverage",
+            "another claim: delivery",
+        ),
         (
             "good",
             verdict("good", not_evaluated={"reordered": "x"}),
@@ -242,7 +248,7 @@ def test_a_run_begins_only_if_the_time_that_it_took_before_is_left() -> None:
     times = iter([0.0, 0.0, 25.0, 30.0])
 
     def execute(one: GateScenario) -> Run:
-        return Run(scenario, verdict(one.path, hits=0, claim={}), Path("one"))
+        return Run(scenario, verdict(one.path, hits=0, claim=StatedClaim()), Path("one"))
 
     result = session.work(
         [entry("a"), entry("b"), entry("c")], known, execute, no_qualification, budget_s=60, clock=lambda: next(times)

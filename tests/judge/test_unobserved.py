@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import check, write_verdict
 
 
@@ -37,7 +37,7 @@ def test_the_verdict_is_the_one_that_the_run_left(
     folder = broken_off(clean_run, **document)
     if not history:
         shutil.rmtree(folder / "history")
-    claim = clean_run.scenario["claim"]
+    claim = StatedClaim.from_json(clean_run.scenario["claim"])
     write_verdict(folder, Verdict("small", outcome, claim, (why,), seed=7, seconds=4.5))
     left = (folder / "verdict.json").read_text()
     assert check(folder).outcome is outcome

@@ -304,7 +304,7 @@ def test_an_output_may_have_its_own_claim(clean_run: Any) -> None:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD
     assert verdict.findings[0].allowed == "at-least-once allows a duplicate whose cause is known: batch replay"
-    assert verdict.claim["outputs"]["events"]["delivery"] == "at-least-once"
+    assert verdict.claim.outputs["events"]["delivery"] == "at-least-once"
 
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Any) -> None:

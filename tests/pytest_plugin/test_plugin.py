@@ -18,7 +18,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.kinds.contract import pipelines
 from onceproof.oracle import oracles
 from onceproof.reports.report import reports
@@ -60,7 +60,7 @@ def run_as_written(
     if outcome == "no-machine":
         raise EnvironmentProblem("no port is free", hint="free one")
     found = tuple(Finding(a, "table", 2, "2 extra rows", (Witness({}, "but 2 rows"),)) for a in anomalies)
-    verdict = Verdict(loaded.scenario.name, Outcome(outcome), {}, ("the job died",), found)
+    verdict = Verdict(loaded.scenario.name, Outcome(outcome), StatedClaim(), ("the job died",), found)
     run_dir = Path(runs_dir) / "one"
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "report.html").write_text("")

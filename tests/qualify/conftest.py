@@ -11,7 +11,7 @@ import pytest
 
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.job import Job, Query
-from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.kinds.command import Command
 from onceproof.qualify import session
 from onceproof.qualify.cells import Cell, cells
@@ -100,7 +100,13 @@ def verdict_on() -> Callable[..., Verdict]:
         outcome = Outcome.VIOLATED if findings else Outcome.INCONCLUSIVE if missed or not conclusive else Outcome.HELD
         reasons = ("fine",) if outcome is Outcome.HELD else ("first reason\nsecond line",)
         return Verdict(
-            "small", outcome, {"delivery": "effectively-once"}, reasons, findings, faults, batches=tuple(batches)
+            "small",
+            outcome,
+            StatedClaim({"delivery": "effectively-once"}),
+            reasons,
+            findings,
+            faults,
+            batches=tuple(batches),
         )
 
     return build

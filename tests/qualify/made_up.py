@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from onceproof.base.timeline import Event
-from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario_files.load import LoadedScenario, find
 
@@ -110,5 +110,12 @@ class MadeUpRuns:
             outcome = Outcome.VIOLATED
         counts = {f"expected.{output}": 9 for output in scenario.outputs}
         return Verdict(
-            scenario.name, outcome, {}, ("a reason",), findings, faults=faults, counts=counts, batches=batches
+            scenario.name,
+            outcome,
+            StatedClaim(),
+            ("a reason",),
+            findings,
+            faults=faults,
+            counts=counts,
+            batches=batches,
         )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceproof.faults.evidence.item import Evidence
-from onceproof.judge.findings import FaultReport, Outcome, Verdict
+from onceproof.judge.findings import FaultReport, Outcome, StatedClaim, Verdict
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.schedule import (
     APART,
@@ -110,7 +110,9 @@ def test_a_cell_whose_batch_had_nothing_in_danger_is_tried_at_another_batch() ->
         missed = replace(
             cell, state=CellState.NOT_REACHED, alone=True, why="it fired and did not hit", runs=(str(number),)
         )
-        verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(fault(alone.batches[0], "killed", EMPTY),))
+        verdict = Verdict(
+            "s", Outcome.INCONCLUSIVE, StatedClaim(), (), faults=(fault(alone.batches[0], "killed", EMPTY),)
+        )
         (cell,) = retry_where_nothing_was_in_danger(alone, [missed], verdict)
     assert struck == [2, 3, 4], "another batch each time"
     assert cell.state is CellState.NOT_REACHED and cell.empty == (2, 3, 4)
@@ -121,5 +123,5 @@ def test_a_cell_whose_batch_had_nothing_in_danger_is_tried_at_another_batch() ->
 def test_a_cell_that_missed_for_another_reason_or_hit_is_unchanged(report: FaultReport) -> None:
     (cell,) = pending(1)
     tried = replace(cell, state=CellState.NOT_REACHED, alone=True)
-    verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(report,))
+    verdict = Verdict("s", Outcome.INCONCLUSIVE, StatedClaim(), (), faults=(report,))
     assert retry_where_nothing_was_in_danger(step([cell], {"in": 6000}), [tried], verdict) == [tried]

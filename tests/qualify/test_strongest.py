@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.strongest import strongest
 from onceproof.qualify.unclear import unclear
@@ -16,7 +16,7 @@ from onceproof.scenario.outputs import Claim
 
 
 def run(*findings: Finding, missing: dict[str, str] | None = None) -> Verdict:
-    return Verdict("small", Outcome.HELD, {}, (), findings, not_evaluated=missing or {})
+    return Verdict("small", Outcome.HELD, StatedClaim(), (), findings, not_evaluated=missing or {})
 
 
 def found(anomaly: str, **more: Any) -> Finding:
@@ -107,7 +107,7 @@ def test_with_any_unclear_run_no_promise_is_reported_as_held(upsert: Scenario) -
 def ended(outcome: Outcome = Outcome.HELD, *, hit: bool = True, judged: bool = True) -> Verdict:
     fault = FaultReport("crash", "driver", "last_seen", 2, "after-sink-commit", True, True, hit)
     counts = {"expected.last_seen": 9} if judged else {}
-    return Verdict("small", outcome, {}, ("checker x crashed\nthere",), faults=(fault,), counts=counts)
+    return Verdict("small", outcome, StatedClaim(), ("checker x crashed\nthere",), faults=(fault,), counts=counts)
 
 
 @pytest.mark.parametrize(

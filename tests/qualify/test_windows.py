@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceproof.faults.evidence.item import Evidence
-from onceproof.judge.findings import BatchReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import BatchReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.qualify.attribution import attribute
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.schedule import RunStep, step
@@ -78,7 +78,9 @@ def verdict() -> Callable[..., Verdict]:
             for cell, batch in zip(of.cells, of.batches, strict=True)
         )
         outcome = Outcome.VIOLATED if found else Outcome.HELD
-        return Verdict("s", outcome, {"delivery": "effectively-once"}, ("fine",), wrong, faults, batches=batches)
+        return Verdict(
+            "s", outcome, StatedClaim({"delivery": "effectively-once"}), ("fine",), wrong, faults, batches=batches
+        )
 
     return build
 

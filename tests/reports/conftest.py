@@ -9,7 +9,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.faults.evidence.item import Evidence
-from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.reports.report import RunSet, ScenarioResult
 from onceproof.scenario.model import ExpectedVerdict
 
@@ -42,7 +42,7 @@ DUPLICATE = Finding(
 HELD = Verdict(
     "good",
     Outcome.HELD,
-    CLAIM,
+    StatedClaim(CLAIM),
     ("every claim held and every fault hit",),
     faults=(HIT,),
     counts={"input": 60000},
@@ -63,7 +63,7 @@ CRASHED = BatchReport("both", 2, 0, 1, 6000, ("crash driver in batch 2",), Outco
 RICH = replace(
     VIOLATED,
     scenario="rich",
-    claim={**CLAIM, "outputs": {"copies": {"delivery": "at-least-once", "order": "none"}}},
+    claim=StatedClaim(CLAIM, {"copies": {"delivery": "at-least-once", "order": "none"}}),
     findings=(replace(DUPLICATE, source="batch replay"), TORN, ALLOWED, TRANSIENT),
     batches=(
         BatchReport("both", 1, 0, 0, 6000, (), Outcome.HELD),

@@ -16,7 +16,7 @@ import pytest
 from onceproof.base.errors import HistoryError, NotARun
 from onceproof.history.schema import VERSION
 from onceproof.judge import shown_rows
-from onceproof.judge.findings import BatchReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import BatchReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.verdict import check, write_verdict
 from onceproof.reports.html import files, page
 from onceproof.reports.html.run_page import of_run
@@ -188,7 +188,7 @@ def hostile(judged: Path) -> Path:
         verdict,
         scenario=text,
         reasons=(text, text),
-        claim={text: text, "outputs": {text: {text: text}}},
+        claim=StatedClaim({text: text}, {text: {text: text}}),
         findings=(finding, elsewhere),
         faults=tuple(replace(f, fault=text, target=text, point=text, query=text) for f in verdict.faults),
         batches=(BatchReport(text, 1, 0, 1, 5, (text,), Outcome.VIOLATED, {text: 1}),),

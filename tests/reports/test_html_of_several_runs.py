@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
-from onceproof.judge.findings import Verdict
+from onceproof.judge.findings import StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.reports.html import index_page
 from onceproof.reports.report import RunSet, ScenarioResult
@@ -71,7 +71,9 @@ def test_several_runs_have_one_page_with_a_row_and_a_section_each(tmp_path: Path
 
 def test_hostile_text_of_a_run_does_nothing(tmp_path: Path) -> None:
     finding = replace(DUPLICATE, anomaly=SCRIPT, output=SCRIPT, summary=SCRIPT, attribution={SCRIPT: 1})
-    bad = replace(VIOLATED, scenario=SCRIPT, reasons=(SCRIPT,) * 3, claim={SCRIPT: SCRIPT}, findings=(finding,))
+    bad = replace(
+        VIOLATED, scenario=SCRIPT, reasons=(SCRIPT,) * 3, claim=StatedClaim({SCRIPT: SCRIPT}), findings=(finding,)
+    )
     bad = replace(bad, faults=tuple(replace(fault, fault=SCRIPT, target=SCRIPT) for fault in bad.faults))
     runs = [stored(tmp_path / 'a"><b>', bad), stored(tmp_path / "b", None, error=SCRIPT)]
     assert merged(*map(str, runs), "--merge", "--to", str(tmp_path / "all.html"))[0] == 0
@@ -98,7 +100,7 @@ def test_the_page_stays_small_whatever_the_runs_are(tmp_path: Path, text: str) -
     witness = replace(DUPLICATE.witnesses[0], identity={text * 900: text * 900}, argument=f"{text * 5000}\n" * 20)
     finding = replace(DUPLICATE, anomaly=text * 900, output=text * 900, summary=text * 9000, witnesses=(witness,) * 32)
     many = replace(VIOLATED, scenario=text * 900, findings=(finding,) * 40, reasons=(text * 9000,) * 40)
-    many = replace(many, claim={text * 900: text * 900}, faults=many.faults * 900)
+    many = replace(many, claim=StatedClaim({text * 900: text * 900}), faults=many.faults * 900)
     results = tuple(ScenarioResult(text * 900, ExpectedVerdict(), many, tmp_path / (text * 60)) for _ in range(700))
     page = index_page.page(RunSet(results))
     assert len(page.encode()) <= 1_000_000

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onceproof.base.timeline import Event
 from onceproof.faults.evidence.item import Evidence
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.shown_rows import InputRecord, ShownRow, ShownRows
 from onceproof.reports.html import run_page
 from onceproof.reports.html.limits import MOST_BYTES, SIZES
@@ -77,7 +77,7 @@ def everything(number: int, text: str) -> StoredRun:
     verdict = Verdict(
         text,
         Outcome.VIOLATED,
-        {**dict.fromkeys(many, text), "outputs": {one: {text: text} for one in many}},
+        StatedClaim(dict.fromkeys(many, text), {one: {text: text} for one in many}),
         tuple(many),
         parts["findings"],
         faults,
@@ -104,7 +104,9 @@ def size(text: str) -> int:
 
 def test_values_full_of_quotes_are_measured_as_the_page_writes_them() -> None:
     parts = findings(20, 40, QUOTED, witnesses=12)
-    made = page(run_of(Verdict("job", Outcome.VIOLATED, {}, ("why",), parts["findings"]), rows=parts["rows"]))
+    made = page(
+        run_of(Verdict("job", Outcome.VIOLATED, StatedClaim(), ("why",), parts["findings"]), rows=parts["rows"])
+    )
     assert size(made) <= MOST_BYTES
     text = Parsed(made).text
     assert "This page does not show everything" in text and "witnesses/rows.json has them" in text
@@ -129,13 +131,13 @@ def test_values_full_of_quotes_are_measured_as_the_page_writes_them() -> None:
     ],
 )
 def test_each_list_of_a_verdict_is_cut_and_says_where_the_rest_is(more: dict[str, Any], what: str) -> None:
-    made = page(run_of(Verdict("job", Outcome.VIOLATED, **{"claim": {}, "reasons": ("why",), **more})))
+    made = page(run_of(Verdict("job", Outcome.VIOLATED, **{"claim": StatedClaim(), "reasons": ("why",), **more})))
     assert size(made) <= MOST_BYTES
     assert what in Parsed(made).text
 
 
 def test_a_long_text_says_how_much_of_it_is_missing() -> None:
-    made = page(run_of(Verdict("job", Outcome.INCONCLUSIVE, {}, ("x" * 5000,))))
+    made = page(run_of(Verdict("job", Outcome.INCONCLUSIVE, StatedClaim(), ("x" * 5000,))))
     assert "(1,000 more characters)" in made and "This page does not show everything" not in made
 
 
@@ -164,7 +166,7 @@ def test_no_run_has_a_larger_page(
 ) -> None:
     if make is None:
         parts = findings(number, number, text * length)
-        run = run_of(Verdict("job", Outcome.VIOLATED, {}, ("why",), parts["findings"]), rows=parts["rows"])
+        run = run_of(Verdict("job", Outcome.VIOLATED, StatedClaim(), ("why",), parts["findings"]), rows=parts["rows"])
     else:
         run = make(number, text * length)
     made = page(run)

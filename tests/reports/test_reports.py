@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.reports.page import Look
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
@@ -183,7 +183,9 @@ def test_json_of_several_scenarios(everything: RunSet) -> None:
 
 
 def test_an_error_in_a_run_is_shown_with_its_directory_and_logs(failed: ScenarioResult) -> None:
-    stored = Verdict("broken", Outcome.ERROR, {"delivery": "effectively-once"}, ("no Java",), seed=3, seconds=12.0)
+    stored = Verdict(
+        "broken", Outcome.ERROR, StatedClaim({"delivery": "effectively-once"}), ("no Java",), seed=3, seconds=12.0
+    )
     runs = RunSet((replace(failed, verdict=stored, run_dir=Path("/runs/broken-1")),))
     text = TerminalReport().render(runs)
     for part in (

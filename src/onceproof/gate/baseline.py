@@ -49,7 +49,7 @@ class Coverage(BaseModel):
         return cls(
             faults=sorted(faults),
             input=verdict.counts.get("input", 0),
-            claim=json.loads(json.dumps(verdict.claim, default=str)),
+            claim=verdict.claim.to_json(),
             not_evaluated=sorted(verdict.not_evaluated),
             ignored={output: sorted(columns) for output, columns in sorted(verdict.ignored.items())},
             outputs={

@@ -12,7 +12,7 @@ from onceproof.base.process import is_disk_trouble
 from onceproof.base.signals import uninterrupted
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import run_dir_problem
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 
 
@@ -54,7 +54,7 @@ def _record(execution: Execution, outcome: Outcome, why: str) -> None:
         verdict = Verdict(
             scenario=scenario.name,
             outcome=outcome,
-            claim=scenario.claim.model_dump(mode="json"),
+            claim=StatedClaim.of(scenario),
             reasons=(why,),
             seed=scenario.seed,
             seconds=seconds,

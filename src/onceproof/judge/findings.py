@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from onceproof.faults.evidence.item import Evidence
 from onceproof.history import run_files
+from onceproof.scenario.model import Scenario
 
 VERDICT_FILE = "verdict.json"
 MAX_WITNESSES = 32
@@ -139,12 +140,47 @@ class BatchReport:
 
 
 @dataclass(frozen=True)
+class StatedClaim:
+    """The claim that a verdict is about, as it was stated: an older version may have known other promises than `Claim` does."""
+
+    promises: Mapping[str, str] = field(default_factory=dict)
+    """Promise -> level, e.g. ``{"delivery": "effectively-once", "order": "none"}``."""
+    outputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Output with a claim of its own -> its promises."""
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> StatedClaim:
+        own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
+        return cls(scenario.claim.model_dump(), own)
+
+    def each(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """The promises for all outputs, under the name ``""``, then those of each output with its own."""
+        yield "", self.promises
+        yield from self.outputs.items()
+
+    def to_json(self) -> dict[str, Any]:
+        """One object: the promises and, if there are any, ``outputs``."""
+        own = {"outputs": {name: dict(promises) for name, promises in self.outputs.items()}} if self.outputs else {}
+        return {**self.promises, **own}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> StatedClaim:
+        """Raises `AttributeError` or `TypeError` if ``stored`` is not a claim."""
+        own = {name: _levels(promises) for name, promises in (stored.get("outputs") or {}).items()}
+        return cls(_levels({name: level for name, level in stored.items() if name != "outputs"}), own)
+
+
+def _levels(promises: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(level) for name, level in promises.items()}
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The outcome of a run, and why."""
 
     scenario: str
     outcome: Outcome
-    claim: dict[str, Any]
+    claim: StatedClaim
     reasons: tuple[str, ...]
     """Why this outcome, the most important reason first."""
     findings: tuple[Finding, ...] = ()
@@ -180,6 +216,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """The object stored as ``verdict.json``. `from_json` reads it back as an equal verdict."""
         document = asdict(replace(self, findings=tuple(replace(finding, every=None) for finding in self.findings)))
+        document["claim"] = self.claim.to_json()
         for finding in document["findings"]:
             del finding["every"]
         for stored, fault in zip(document["faults"], self.faults, strict=True):
@@ -195,7 +232,9 @@ class Verdict:
         document = json.loads(text) if isinstance(text, str) else text
         try:
             faults = [_with_evidence_items(fault) for fault in document.get("faults", ())]
-            return _adapter().validate_python({**document, "faults": faults, "outcome": document["verdict"]})
+            claim = StatedClaim.from_json(document["claim"])
+            values = {**document, "claim": claim, "faults": faults, "outcome": document["verdict"]}
+            return _adapter().validate_python(values)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"this is not a verdict: {type(error).__name__}: {error}") from error
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onceproof.base.errors import HistoryError
 from onceproof.history.run_record import FILE, RunRecord
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 
 
 def unobserved(run_dir: Path, run: RunRecord) -> Verdict:
@@ -27,7 +27,7 @@ def unobserved(run_dir: Path, run: RunRecord) -> Verdict:
     return Verdict(
         scenario=scenario,
         outcome=outcome,
-        claim=claim,
+        claim=StatedClaim.from_json(claim),
         reasons=(why,),
         seed=run.seed or 0,
         seconds=run.seconds,

@@ -27,7 +27,7 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.case.sources import undecodable_inputs
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import allowance, breaks, needs, undecided, unjudged
-from onceproof.judge.findings import NO_FAULT, VERDICT_FILE, FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import NO_FAULT, VERDICT_FILE, FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.judge.open import open_case
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
@@ -221,11 +221,10 @@ class _Evidence:
             reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
         reasons = [*reasons, *(note for _, note in self.case.open_watermarks("none"))]
         reasons += undecodable_inputs(self.case)
-        own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
         return Verdict(
             scenario=scenario.name,
             outcome=outcome,
-            claim={**scenario.claim.model_dump(), **({"outputs": own} if own else {})},
+            claim=StatedClaim.of(scenario),
             reasons=tuple(reasons),
             findings=tuple(
                 sorted(self.findings, key=lambda f: (not f.violates, f.allowed is not None, f.anomaly, f.output))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.faults.evidence.item import Evidence
-from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState
@@ -61,10 +61,17 @@ def run_page(folder: Path) -> str:
         for n in range(6)
     )
     batches = (*batches[:2], replace(batches[2], anomalies={"duplicate": 1986}, faults=("crash driver",)), *batches[3:])
-    claim = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
+    promises = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
     reasons = (f"{_DUPLICATE.anomaly} in output {_DUPLICATE.output}: {_DUPLICATE.summary}",)
     verdict = Verdict(
-        "orders-to-warehouse", Outcome.VIOLATED, claim, reasons, (_DUPLICATE,), _FAULTS, seed=7, seconds=42
+        "orders-to-warehouse",
+        Outcome.VIOLATED,
+        StatedClaim(promises),
+        reasons,
+        (_DUPLICATE,),
+        _FAULTS,
+        seed=7,
+        seconds=42,
     )
     write_verdict(run, replace(verdict, batches=batches, counts={"input": 6000, "batches": 6}))
     return of_run(run).replace(str(run), "/jobs/run")
