@@ -5,8 +5,6 @@ Whatever cannot be read becomes a note on the page: a report of an interrupted o
 
 from __future__ import annotations
 
-import json
-import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +15,7 @@ from typing import Any
 import duckdb
 
 from onceproof.base.errors import HistoryError, NotARun
-from onceproof.base.timeline import Event
+from onceproof.base.timeline import EVENTS, Event
 from onceproof.history import run_files
 from onceproof.history.database import Connection, Database, observed_rows
 from onceproof.history.reader import History, open_history
@@ -27,7 +25,6 @@ from onceproof.judge import shown_rows
 from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.judge.shown_rows import ShownRows
 
-EVENTS = "events.jsonl"
 LOGS = "logs"
 #: Lines of ``events.jsonl`` that are read, and characters of one line: a foreign file may have any size.
 MOST_EVENTS, _LONGEST_LINE = 200_000, 100_000
@@ -168,13 +165,9 @@ def _events(reading: _Reading) -> Iterator[Event]:
 
 def _event(line: str) -> Event | None:
     try:
-        data = json.loads(line)
-        at, kind = data.pop("at"), data.pop("kind")
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return Event.from_line(line)
+    except ValueError:
         return None
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at) or not isinstance(kind, str):
-        return None
-    return Event(float(at), kind, data) if 0 <= at < 1e9 else None
 
 
 def _history(reading: _Reading) -> History | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from onceproof.base.timeline import Event
 from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import BatchReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.qualify.attribution import attribute
@@ -27,16 +27,17 @@ def two() -> RunStep:
     return step([crash, replace(crash, name="crash-b", query="b")], {"flights": 6000})
 
 
-def timeline(*lag: int, fired: tuple[tuple[int, float], ...] = ((0, 2.5), (1, 4.5))) -> list[dict[str, Any]]:
+def timeline(*lag: int, fired: tuple[tuple[int, float], ...] = ((0, 2.5), (1, 4.5))) -> list[Event]:
     """Return a timeline with six batches of each query, one per second, committed at n + 0.6; b lags ``lag`` behind."""
     behind = lag[0] if lag else 0
-    events: list[dict[str, Any]] = [{"kind": "fault.fired", "index": index, "at": at} for index, at in fired]
+    events = [Event(at, "fault.fired", {"index": index}) for index, at in fired]
     for query, late in (("a", 0), ("b", behind)):
         for batch in range(6):
             at = float(batch + late)
-            events.append({"kind": "batch.planned", "query": query, "batch": batch, "at": at + 0.1})
-            events.append({"kind": "batch.committed", "query": query, "batch": batch, "at": at + 0.6, "records": 9})
-    return sorted(events, key=lambda event: float(event["at"]))
+            batch_of = {"query": query, "batch": batch}
+            events.append(Event(at + 0.1, "batch.planned", batch_of))
+            events.append(Event(at + 0.6, "batch.committed", {**batch_of, "records": 9}))
+    return sorted(events, key=lambda event: event.at)
 
 
 def test_each_query_has_windows_of_its_own(two: RunStep) -> None:

@@ -14,6 +14,10 @@ from onceproof.base.masking import masked_value
 
 T = TypeVar("T")
 
+EVENTS = "events.jsonl"
+"""The file of a run directory that holds its timeline."""
+_LONGEST_RUN_S = 1e9
+
 
 @dataclass(frozen=True)
 class Event:
@@ -23,11 +27,31 @@ class Event:
     kind: str
     data: dict[str, Any]
 
+    def to_line(self) -> str:
+        return json.dumps({"at": self.at, "kind": self.kind, **self.data}, default=str) + "\n"
 
-def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """The events of a stored run, in their order: each has ``at``, ``kind`` and its data. Raises `OSError` or `ValueError`."""
-    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    @classmethod
+    def from_line(cls, line: str) -> Event:
+        """Read a line of ``events.jsonl``. Raises `ValueError` if it is not an event: the last line of a killed run may be cut off."""
+        try:
+            data = json.loads(line)
+            at, kind = data.pop("at"), data.pop("kind")
+        except (KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise ValueError(f"this is not an event: {type(error).__name__}: {error}") from error
+        if (
+            isinstance(at, bool)
+            or not isinstance(at, int | float)
+            or not 0 <= at < _LONGEST_RUN_S
+            or not isinstance(kind, str)
+        ):
+            raise ValueError("this is not an event: it needs a time, at, and a kind")
+        return cls(float(at), kind, data)
+
+
+def read_events(run_dir: Path) -> list[Event]:
+    """The events of a stored run, in their order. Raises `OSError`, and `ValueError` for a line that is not an event."""
+    with (run_dir / EVENTS).open(encoding="utf-8") as lines:
+        return [Event.from_line(line) for line in lines]
 
 
 Listener = Callable[[Event], None]
@@ -55,7 +79,7 @@ class Timeline:
             data = masked_value(data)
             event = Event(round(self.now(), 6), kind, data)
             if not self._file.closed:
-                self._file.write(json.dumps({"at": event.at, "kind": kind, **data}, default=str) + "\n")
+                self._file.write(event.to_line())
                 self._file.flush()
         for listener in self._listeners:
             listener(event)

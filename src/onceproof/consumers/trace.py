@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onceproof.base.errors import HistoryError
-from onceproof.base.timeline import Event, read_events
+from onceproof.base.timeline import EVENTS, Event, read_events
 
 Kind = Literal[
     "publish",
@@ -72,11 +72,9 @@ def from_timeline(event: Event) -> TraceEvent | None:
 def read_trace(run_dir: Path) -> tuple[TraceEvent, ...]:
     """The trace of a stored run. Raises `HistoryError` for a timeline that cannot be read."""
     try:
-        stored = [Event(data.pop("at"), data.pop("kind"), data) for data in read_events(run_dir)]
-        return tuple(event for event in map(from_timeline, stored) if event is not None)
+        return tuple(event for event in map(from_timeline, read_events(run_dir)) if event is not None)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        path = run_dir / "events.jsonl"
-        raise HistoryError(f"{path} cannot be read: {error}", hint="run the scenario again") from error
+        raise HistoryError(f"{run_dir / EVENTS} cannot be read: {error}", hint="run the scenario again") from error
 
 
 def holders(trace: Iterable[TraceEvent], message: int) -> list[str]:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import HistoryError, Interrupted, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.signals import uninterrupted
-from onceproof.base.timeline import Timeline
+from onceproof.base.timeline import EVENTS, Timeline
 from onceproof.history import run_files
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir, private_files
@@ -161,7 +161,7 @@ def shared_services(scenario: Scenario, folder: Path) -> Iterator[tuple[Start | 
 def start_services(start: Start, owner: Owner, folder: Path) -> Services:
     run_files.fresh_folder(folder)
     (folder / "logs").mkdir()
-    timeline = Timeline(folder / "events.jsonl")
+    timeline = Timeline(folder / EVENTS)
     try:
         services = start(owner, folder, timeline)
         if isinstance(services, WarmsUp):

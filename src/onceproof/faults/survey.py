@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from onceproof.base.timeline import Timeline
+from onceproof.base.timeline import Event, Timeline, read_events
 from onceproof.faults.job import FIRST, Job, Query
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.instruments.proxy.frames import Frame
@@ -80,13 +78,13 @@ class _Batch:
 
 def read(run_dir: Path, scenario: Scenario) -> Job:
     """Derive the job from one run of it without faults. Reads only the run directory."""
-    events = _events(run_dir / "events.jsonl")
+    events = read_events(run_dir)
     all_batches = _batches(events)
     batches = [batch for batch in all_batches if batch.read or batch.wrote]
-    seen = [event for event in events if event["kind"] == "frame.seen"]
+    seen = [event for event in events if event.kind == "frame.seen"]
     names = sorted({batch.query for batch in batches})
     sinks, gaps = _sinks(scenario, seen, batches, names)
-    warnings = " ".join(str(e.get("message")) for e in events if e["kind"] == "warning")
+    warnings = " ".join(str(e.data.get("message")) for e in events if e.kind == "warning")
     own_manager = has_own_file_manager(scenario)
     return Job(
         queries=tuple(
@@ -105,23 +103,18 @@ def read(run_dir: Path, scenario: Scenario) -> Job:
     )
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
-def _batches(events: Iterable[Mapping[str, Any]]) -> list[_Batch]:
+def _batches(events: Iterable[Event]) -> list[_Batch]:
     planned: dict[tuple[str, int], float] = {}
     done = []
     for event in events:
-        if event["kind"] not in ("batch.planned", "batch.committed"):
+        if event.kind not in ("batch.planned", "batch.committed"):
             continue
-        name = (event["query"], event["batch"])
-        if event["kind"] == "batch.planned":
-            planned.setdefault(name, event["at"])
+        name = (event.data["query"], event.data["batch"])
+        if event.kind == "batch.planned":
+            planned.setdefault(name, event.at)
         else:
-            read, wrote = bool(event.get("records")), bool(event.get("wrote"))
-            done.append(_Batch(*name, planned.get(name, 0.0), event["at"], read, wrote))
+            read, wrote = bool(event.data.get("records")), bool(event.data.get("wrote"))
+            done.append(_Batch(*name, planned.get(name, 0.0), event.at, read, wrote))
     return done
 
 
@@ -137,8 +130,8 @@ def _only_odd_write(batches: list[_Batch], query: str) -> bool:
     return alternate and any(batch.wrote for batch in with_data) and not any(batch.wrote for batch in without)
 
 
-def _parks(events: Iterable[Mapping[str, Any]], query: str) -> tuple[Service, ...]:
-    sinks = {event.get("sink") for event in events if event["kind"] == "point" and event.get("query") == query}
+def _parks(events: Iterable[Event], query: str) -> tuple[Service, ...]:
+    sinks = {event.data.get("sink") for event in events if event.kind == "point" and event.data.get("query") == query}
     return tuple(store.service for store in all_frames() if store.service in sinks)
 
 
@@ -149,7 +142,7 @@ def _state_stores(checkpoint: Path, query: str) -> int:
 
 
 def _sinks(
-    scenario: Scenario, seen: list[dict[str, Any]], batches: list[_Batch], queries: list[str]
+    scenario: Scenario, seen: list[Event], batches: list[_Batch], queries: list[str]
 ) -> tuple[list[Sink], dict[str, str]]:
     """The job's sinks in the order in which a batch writes to them; and for each other output, why it has none."""
     found: list[tuple[float, Sink, list[SeenFrame]]] = []
@@ -157,7 +150,7 @@ def _sinks(
     frames = [
         SeenFrame(event, opened)
         for event in seen
-        if (opened := {b.query: b.since for b in batches if b.since <= event["at"] <= b.until})
+        if (opened := {b.query: b.since for b in batches if b.since <= event.at <= b.until})
     ]
     for name, output in scenario.outputs.items():
         store = store_of(output)
@@ -180,7 +173,7 @@ def _sinks(
         elif any((o.target, o.frame) == (sink.target, sink.frame) and o.query != query for _, o, _ in found):
             gaps[name] = f"output {name}: another query commits to {sink.place} by frames that look the same"
         else:
-            after = min(one.event["at"] - one.opened.get(query, one.event["at"]) for one in decisive)
+            after = min(one.event.at - one.opened.get(query, one.event.at) for one in decisive)
             found.append((after, replace(sink, query=query), decisive))
     found.sort(key=lambda item: item[0])
     return [

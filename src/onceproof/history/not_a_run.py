@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onceproof.base.errors import UsageError
+from onceproof.base.timeline import EVENTS
 from onceproof.base.words import times
 
 _NAME_ONE = "name the directory of a run, as printed by `onceproof run`"
@@ -51,6 +52,6 @@ def _file(path: Path) -> tuple[str, str]:
         return "it is a YAML file", f"if it is a scenario, `onceproof run {path}` runs it"
     if path.suffix in (".parquet", ".jsonl", ".ndjson"):
         return "it is a data file", "`onceproof import` makes a run from your files"
-    if path.name in ("run.json", "verdict.json", "events.jsonl"):
+    if path.name in ("run.json", "verdict.json", EVENTS):
         return "it is a file of a run", f"onceproof check {path.parent}"
     return "it is a file, but a run is a directory", _NAME_ONE

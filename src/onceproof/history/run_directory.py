@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.masking import masked_value
+from onceproof.base.timeline import EVENTS
 from onceproof.history.run_record import FILE, RunRecord
 
 #: Fields of ``run.json`` that are stored unmasked, because a replay needs them as they are.
@@ -38,7 +39,7 @@ class RunDir:
         self.history = path / "history"
         self.tables = path / "history" / "tables"
         self.checkpoint = path / "checkpoint"
-        self.events = path / "events.jsonl"
+        self.events = path / EVENTS
         self.run = RunRecord()
         """What ``run.json`` holds."""
 

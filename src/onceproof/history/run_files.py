@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from onceproof.base.errors import HistoryError
+from onceproof.base.timeline import EVENTS
 from onceproof.base.visible import READABLE
 
-_FILES = ("run.json", "events.jsonl")
+_FILES = ("run.json", EVENTS)
 #: ``history`` is checked as a whole tree, ``logs`` only as a folder, because logs are written into it and not read.
 _TREE, _LOGS = "history", "logs"
 _HINT = "a run must consist of plain files in plain folders: copy the run together with the files it links to"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from onceproof.base.errors import HistoryError
+from onceproof.base.timeline import EVENTS, Event
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 
@@ -21,7 +21,7 @@ def unobserved(run_dir: Path, run: RunRecord) -> Verdict:
     elif run.error:
         outcome, why = Outcome.ERROR, run.error
     else:
-        phase = _last_phase(run_dir / "events.jsonl")
+        phase = _last_phase(run_dir / EVENTS)
         outcome = Outcome.INCONCLUSIVE
         why = f"the run was not observed to its end: the harness died in phase {phase}, or is still running it"
     return Verdict(
@@ -48,7 +48,7 @@ def _last_phase(events: Path) -> str:
 
 def _phase_of(line: str) -> str | None:
     try:
-        event = json.loads(line)
+        event = Event.from_line(line)
     except ValueError:
         return None
-    return str(event["name"]) if isinstance(event, dict) and event.get("kind") == "phase" and "name" in event else None
+    return str(event.data["name"]) if event.kind == "phase" and "name" in event.data else None

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from onceproof.base.errors import HistoryError
+from onceproof.base.timeline import Event
 from onceproof.judge.findings import VERDICT_FILE, Finding, Verdict, Witness
 
 
-def fired_by(events: Iterable[Mapping[str, Any]]) -> Mapping[int, str]:
+def fired_by(events: Iterable[Event]) -> Mapping[int, str]:
     """Return for each fault that fired: its number -> the instrument that saw its point."""
-    return {int(event["index"]): str(event["instrument"]) for event in events if event["kind"] == "fault.fired"}
+    return {int(event.data["index"]): str(event.data["instrument"]) for event in events if event.kind == "fault.fired"}
 
 
 def read_verdict(run_dir: Path) -> Verdict:

@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
+from onceproof.base.timeline import Event
 from onceproof.qualify.cells import Cell
 from onceproof.qualify.schedule import RunStep
 from onceproof.scenario.points import Point
@@ -64,11 +64,11 @@ def by_batch(step: RunStep, queries: Iterable[str]) -> Windows:
     return Windows(dict.fromkeys(names, step.batches), dict.fromkeys(names, may))
 
 
-def windows(events: Sequence[Mapping[str, Any]], step: RunStep) -> Windows:
+def windows(events: Sequence[Event], step: RunStep) -> Windows:
     """Return the windows that the events of a run show. A fault that never fired counts from the plan of its batch."""
     planned = _first_times(events, "batch.planned")
     committed = _first_times(events, "batch.committed")
-    fired = {int(event["index"]): float(event["at"]) for event in events if event["kind"] == "fault.fired"}
+    fired = {int(event.data["index"]): event.at for event in events if event.kind == "fault.fired"}
     first: dict[str, list[float]] = {}
     may: dict[str, list[float]] = {}
     for query in sorted({query for query, _ in (*planned, *committed)}):
@@ -94,10 +94,10 @@ def _last_before(cell: Cell, batch: int) -> int:
     return batch - (2 if cell.point is Point.BEFORE_OFFSET_LOG else 1)
 
 
-def _first_times(events: Iterable[Mapping[str, Any]], kind: str) -> dict[tuple[str, int], float]:
+def _first_times(events: Iterable[Event], kind: str) -> dict[tuple[str, int], float]:
     """Return query and batch -> when the first event of this kind was recorded."""
     times: dict[tuple[str, int], float] = {}
     for event in events:
-        if event["kind"] == kind:
-            times.setdefault((event["query"], int(event["batch"])), float(event["at"]))
+        if event.kind == kind:
+            times.setdefault((event.data["query"], int(event.data["batch"])), event.at)
     return times

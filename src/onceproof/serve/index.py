@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from onceproof.base.errors import OnceproofError
+from onceproof.base.timeline import EVENTS
 from onceproof.history.run_record import FILE as RUN
 from onceproof.judge.findings import VERDICT_FILE, Outcome
 from onceproof.qualify import page as qualification_page
@@ -28,7 +29,6 @@ from onceproof.reports.brief import Brief, brief
 from onceproof.reports.html.files import FILE as PAGE
 from onceproof.reports.html.limits import short
 from onceproof.reports.html.run_page import SYMBOLS
-from onceproof.reports.html.source import EVENTS
 from onceproof.serve.live import State, Tail
 
 IN_PROGRESS, NONE = "in progress", "no verdict"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from onceproof.base.timeline import EVENTS, Event
 from onceproof.base.visible import visible
 from onceproof.history import run_files
-from onceproof.reports.html.source import EVENTS
 
 #: Bytes that one look reads, bytes of one line, and characters of one text: a foreign file may have any size.
 _MOST_BYTES, _LONGEST_LINE, _MOST_TEXT = 16 * 2**20, 100_000, 100
@@ -62,7 +60,7 @@ class Tail:
                 left -= len(line)
                 if any(part in line for part in _RELEVANT):
                     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
-                        self._add(json.loads(line))
+                        self._add(Event.from_line(line.decode(errors="replace")))
 
     def state(self, planned: int | None, seconds: float) -> State:
         """``planned``: the number of faults in the scenario, None if that is not known. ``seconds``: how long it has run."""
@@ -79,16 +77,14 @@ class Tail:
         shown = sorted(self.batches.items())[:10]
         return ", ".join(f"{query} {batch}" for query, batch in shown) or "none yet"
 
-    def _add(self, event: dict[str, Any]) -> None:
-        at, kind = event["at"], event["kind"]
-        if isinstance(at, int | float) and 0 <= at < 1e9:
-            self.at = float(at)
+    def _add(self, event: Event) -> None:
+        self.at, kind, data = event.at, event.kind, event.data
         if kind == "phase":
-            self.phase = visible(str(event["name"])[:_MOST_TEXT])
+            self.phase = visible(str(data["name"])[:_MOST_TEXT])
             self.stopped = self.phase == "stopped"
         elif kind == "batch.committed" and len(self.batches) < 100:
-            self.batches[visible(str(event.get("query") or "")[:_MOST_TEXT])] = int(event["batch"])
+            self.batches[visible(str(data.get("query") or "")[:_MOST_TEXT])] = int(data["batch"])
         elif kind in ("fault.fired", "fault.hit", "fault.missed"):
             numbers = {"fault.fired": self.fired, "fault.hit": self.hit, "fault.missed": self.missed}[kind]
             if len(numbers) < 1000:
-                numbers.add(int(event["index"]))
+                numbers.add(int(data["index"]))

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkab
 
 from pydantic import Field, PositiveInt
 
+from onceproof.base.timeline import Event
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import Condition, Hit
 from onceproof.scenario.base import Model
@@ -77,7 +78,7 @@ class Sink:
 class SeenFrame:
     """A frame that was seen while at least one batch was open that read input or wrote."""
 
-    event: dict[str, Any]
+    event: Event
     opened: Mapping[str, float]
     """Query with an open batch -> when that batch was planned."""
 

@@ -94,19 +94,19 @@ class KafkaFrames:
 
     def sink_of(self, scenario: Scenario, name: str, frames: list[SeenFrame], *, several: bool) -> Found | str:
         topic = scenario.outputs[name].place
-        produced = [one for one in _produced(frames) if topic in one.event["topics"]]
+        produced = [one for one in _produced(frames) if topic in one.event.data["topics"]]
         if not produced:
             return f"no Produce to {topic} was seen in any batch with data"
         first = {"kind": "Produce", "topic": topic}
         write = {**first, "nth": nth_write(produced)}
-        ended = [one for one in frames if one.event["frame"] == "EndTxn" and one.event["committed"]]
+        ended = [one for one in frames if one.event.data["frame"] == "EndTxn" and one.event.data["committed"]]
         own = _ids(produced)
         other_topics = {output.topic for output in scenario.outputs.values()} - {topic}
-        others = _ids([one for one in _produced(frames) if other_topics & {*one.event["topics"]}]) - own
+        others = _ids([one for one in _produced(frames) if other_topics & {*one.event.data["topics"]}]) - own
         if ended and own and not others and not several:
             return Sink("kafka", "", {}, "EndTxn", topic, write=write), ended
         if ended and own:
-            ended = [one for one in ended if one.event["transactional_id"] in own]
+            ended = [one for one in ended if one.event.data["transactional_id"] in own]
             named = _pattern(own, others)
             if named is None or not ended:
                 return "its EndTxn cannot be distinguished from another's: it names no topic, and the transactional ids are similar"
@@ -192,12 +192,12 @@ class ParkedTransaction:
 
 
 def _produced(frames: list[SeenFrame]) -> list[SeenFrame]:
-    return [one for one in frames if one.event["frame"] == "Produce"]
+    return [one for one in frames if one.event.data["frame"] == "Produce"]
 
 
 def _ids(produced: list[SeenFrame]) -> set[str]:
     """The transactional ids of these frames."""
-    return {str(one.event["transactional_id"]) for one in produced if one.event["transactional_id"]}
+    return {str(one.event.data["transactional_id"]) for one in produced if one.event.data["transactional_id"]}
 
 
 def _pattern(own: set[str], others: set[str]) -> str | None:

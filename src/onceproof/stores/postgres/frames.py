@@ -82,18 +82,18 @@ class PostgresFrames:
         # The verb too: Spark's JDBC writer first reads the table, in a transaction of its own that ends in a COMMIT.
         pattern = writes_to(table)
         named = [
-            one for one in frames if any(re.search(pattern, t, re.IGNORECASE) for t in one.event.get("writes", ()))
+            one for one in frames if any(re.search(pattern, t, re.IGNORECASE) for t in one.event.data.get("writes", ()))
         ]
-        commits = [one for one in frames if one.event["frame"] == "commit"]
-        statements = [one for one in named if one.event["frame"] == "statement"]
+        commits = [one for one in frames if one.event.data["frame"] == "commit"]
+        statements = [one for one in named if one.event.data["frame"] == "statement"]
         write = {"kind": "statement", "sql": pattern, "nth": nth_write(statements)} if statements else None
-        of_table = [one for one in named if one.event["frame"] == "commit"]
+        of_table = [one for one in named if one.event.data["frame"] == "commit"]
         sink = Sink("postgres", "", {"transaction": pattern}, f"COMMIT of {table}", place, write=write)
         if of_table:
             return sink, of_table
         if commits:  # it writes through another table or a function
             return replace(sink, frame={}, words="COMMIT"), commits
-        alone = Counter(one.event["frame"] for one in frames)["statement"]
+        alone = Counter(one.event.data["frame"] for one in frames)["statement"]
         if alone:
             return f"{alone} statements that write and no COMMIT were seen in its batches: each commits by itself"
         return "no COMMIT of a transaction that wrote was seen in any batch with data"
