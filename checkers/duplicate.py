@@ -271,6 +271,8 @@ class Duplicate(Checker):
         "commit-ahead-of-effect": "the copy came after progress was recorded",
         "sink-disagreement": "another output holds fewer copies for the same input",
     }
+    # A replay writes its own batch again: earlier batches decide at most what was written, and a copy equals what is expected.
+    own_batch = frozenset({"batch replay"})
     damages = (
         Damage(
             written_again,

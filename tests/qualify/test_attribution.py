@@ -37,6 +37,22 @@ def test_a_finding_after_a_violated_window_needs_a_run_alone(three: RunStep, ver
     assert [(c.verdict, c.alone) for c in missed] == [(None, True), (None, True), (Outcome.HELD, False)]
 
 
+def test_copies_of_a_replay_after_a_violated_window_decide_their_cell(three: RunStep, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three, found={"duplicate": {2: 3, 4: 3}, "torn-batch": {4: 1}}), GATE, "r")
+    assert [(c.verdict, c.alone) for c in cells] == [
+        (Outcome.VIOLATED, False),
+        (Outcome.VIOLATED, False),
+        (Outcome.HELD, False),
+    ]
+    assert cells[1].anomalies == {"duplicate": 3, "torn-batch": 1}, "a torn batch comes with the copies"
+    for other in ({"lost-write": {4: 1}}, {"torn-batch": {5: 1}}):
+        cells = attribute(three, verdict_on(three, found={"duplicate": {2: 3, 4: 3}, **other}), GATE, "r")
+        assert [(c.verdict, c.alone) for c in cells][1] == (None, True), other
+    verdict = verdict_on(three, found={"duplicate": {2: 3, 4: 3}})
+    unclear = replace(verdict, findings=(replace(verdict.findings[0], source="fault"),))
+    assert attribute(three, unclear, GATE, "r")[1].alone, "only a replay shows that its batch is the cause"
+
+
 def test_a_violated_shared_run_stays_violated_if_its_cells_hold_alone(
     three: RunStep, verdict_on: On, alone: Callable[[RunStep], RunStep]
 ) -> None:
@@ -136,14 +152,14 @@ def test_a_cell_keeps_what_its_shared_run_showed_until_a_run_alone_decides(
 
 
 def test_a_cell_shows_only_witnesses_of_its_own_batches(three: RunStep, verdict_on: On) -> None:
-    verdict = verdict_on(three, found={"duplicate": {2: 1, 4: 1, 6: 1}})
+    verdict = verdict_on(three, found={"wrong-value": {2: 1, 4: 1, 6: 1}})
     rows = (
         Witness({"id": 1}, "so", batch=2, positions=("t xid 1", "t xid 2")),
         Witness({"id": 2, "of": "a"}, "so", cause="in/0@7", batch=4),
     )
     verdict = replace(verdict, findings=(replace(verdict.findings[0], witnesses=rows),))
     cells = attribute(three, verdict, GATE, "r")
-    assert cells[0].witnesses == {"duplicate": "id=1 (batch 2; output t xid 1, t xid 2)"}
+    assert cells[0].witnesses == {"wrong-value": "id=1 (batch 2; output t xid 1, t xid 2)"}
     second, third = cells[1].shared, cells[2].shared
-    assert second is not None and second.witnesses == {"duplicate": "id=2, of=a (batch 4; input in/0@7)"}
+    assert second is not None and second.witnesses == {"wrong-value": "id=2, of=a (batch 4; input in/0@7)"}
     assert third is not None and third.witnesses == {}, "no witness is from its batch"

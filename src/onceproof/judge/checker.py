@@ -69,6 +69,8 @@ class Checker:
     rule: ClassVar[ClaimRule] = FORBIDDEN
     comes_with: ClassVar[Mapping[str, str]] = {}
     """Other anomalies that the same broken write may cause -> why. A history with only this damage shows no others."""
+    own_batch: ClassVar[frozenset[str]] = frozenset()
+    """Sources of findings whose rows were caused in the batch that they name, whatever had gone wrong in batches before it."""
     damages: ClassVar[tuple[Damage, ...]] = ()
     """How to break a correct history so that this anomaly occurs."""
 

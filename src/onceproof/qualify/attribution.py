@@ -4,7 +4,8 @@ A cell's window starts at the batch that its fault strikes and ends before the b
 of its own (`onceproof.qualify.windows`). The cells concerned are run again, each alone,
 
 - if an effect lies in no window, or its batch is unknown: it may belong to any cell;
-- if an effect lies in a window after a violated one: it may be a consequence of the earlier fault;
+- if an effect lies in a window after a violated one: it may be a consequence of the earlier fault, unless it shows its own cause
+  (`onceproof.judge.checker.Checker.own_batch`), as the copies of a replayed batch do;
 - if either of two faults may have struck a batch that is wrong.
 
 Until such a run decides, a cell keeps what the shared run showed (`cells.Shared`): a fault that hit and left wrong rows is never
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from onceproof.base.words import times
+from onceproof.judge.checker import Checker, checkers
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
 from onceproof.qualify.cells import Cell, CellState, Found, Shared
 from onceproof.qualify.schedule import RunStep
@@ -122,7 +124,8 @@ def _after_shared_run(
         return undecided(str(_why_missed(fault)), found if fired and windows.ordered else _NOTHING, all_cells)
     if found and not windows.ordered:
         return undecided(_DISORDER, found, all_cells)
-    if found and (damaged := _first_violated_before(windows, index, verdict)) is not None:
+    damaged = _first_violated_before(windows, index, verdict)
+    if found and damaged is not None and not _caused_there(verdict, sure):
         query, number = damaged
         of_query = f" of query {query}" if len(windows.first) > 1 else ""
         why = (
@@ -156,6 +159,24 @@ def _first_violated_before(windows: Windows, index: int, verdict: Verdict) -> tu
     names = {name for f in verdict.findings if f.violates for name, effects in f.batches.items() if effects}
     before = sorted((number, query) for query, number in map(_split, names) if windows.before(query, number, index))
     return (before[0][1], before[0][0]) if before else None
+
+
+def _caused_there(verdict: Verdict, window: set[str]) -> bool:
+    """Whether every finding in these batches shows that it was caused in its own batch, or comes with one there that does."""
+    here = [(f, {name for name, rows in f.batches.items() if rows and name in window}) for f in _violating(verdict)]
+    here = [(finding, names) for finding, names in here if names]
+    shown = [(f.anomaly, names) for f, names in here if f.source in _checker(f.anomaly).own_batch]
+    return all(
+        any(
+            names <= of_shown and (finding.anomaly == anomaly or finding.anomaly in _checker(anomaly).comes_with)
+            for anomaly, of_shown in shown
+        )
+        for finding, names in here
+    )
+
+
+def _checker(anomaly: str) -> type[Checker]:
+    return checkers.get(anomaly) if anomaly in checkers.names() else Checker
 
 
 def _name(batch: BatchReport) -> str:
