@@ -134,12 +134,16 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> MadeUpRuns:
 
 @pytest.fixture
 def work(runs: MadeUpRuns, tmp_path: Path) -> Callable[..., Any]:
-    def go(*, budget_s: float = 600, directory_to_continue: Path | None = None) -> session.Qualification:
+    def go(
+        *, budget_s: float = 600, tries: int = 1, directory_to_continue: Path | None = None
+    ) -> session.Qualification:
         directory, progress = (
             begin(PATH, runs_dir=tmp_path, seed=None)
             if directory_to_continue is None
             else resume(directory_to_continue)
         )
-        return Session(directory, progress, budget_s=budget_s, listener=Quiet(), clock=lambda: runs.now).work()
+        return Session(
+            directory, progress, budget_s=budget_s, listener=Quiet(), clock=lambda: runs.now, tries=tries
+        ).work()
 
     return go

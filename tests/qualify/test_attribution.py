@@ -151,6 +151,24 @@ def test_a_cell_keeps_what_its_shared_run_showed_until_a_run_alone_decides(
     assert again.shared == shared, "an inconclusive run does not take back the finding"
 
 
+def test_a_repetition_takes_nothing_back_and_counts_its_hits(three: RunStep, verdict_on: On) -> None:
+    held = attribute(three, verdict_on(three), GATE, "r")
+    assert [c.hits for c in held] == [(batch,) for batch in three.batches] and held[0].counted == "1/1"
+    again = replace(three, cells=tuple(held), batches=tuple(batch + 1 for batch in three.batches))
+    missed = attribute(again, verdict_on(again, missed=(0,)), GATE, "s")
+    assert (missed[0].verdict, missed[0].state, missed[0].counted) == (Outcome.HELD, CellState.EXERCISED, "1/2")
+    assert (missed[0].alone, missed[0].why) == (False, None)
+    assert missed[1].hits == (three.batches[1], three.batches[1] + 1)
+    violated = attribute(again, verdict_on(again, found={"duplicate": {again.batches[1]: 7}}), GATE, "s")
+    assert [(c.verdict, c.counted) for c in violated] == [
+        (Outcome.HELD, "2/2"),
+        (Outcome.VIOLATED, "2/2"),
+        (Outcome.HELD, "2/2"),
+    ]
+    unclear = attribute(again, verdict_on(again, found={"wrong-value": {3: 1, 5: 1}}), GATE, "s")[1]
+    assert (unclear.state, unclear.verdict, unclear.alone) == (CellState.PENDING, None, True), "it may be its own"
+
+
 def test_a_cell_shows_only_witnesses_of_its_own_batches(three: RunStep, verdict_on: On) -> None:
     verdict = verdict_on(three, found={"wrong-value": {2: 1, 4: 1, 6: 1}})
     rows = (

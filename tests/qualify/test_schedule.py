@@ -17,12 +17,14 @@ from onceproof.qualify.schedule import (
     Pace,
     needed_s,
     next_step,
+    repeat_step,
     retry_where_nothing_was_in_danger,
     step,
 )
 from onceproof.scenario.points import Point
 
 PACE = Pace(base_s=10, cell_s=10)
+ROWS = {"in": 6000}
 
 
 def pending(count: int) -> list[Cell]:
@@ -77,6 +79,35 @@ def test_a_quicker_fault_uses_the_rest_of_the_budget() -> None:
 def test_without_pending_cells_there_is_no_next_run() -> None:
     done = [replace(cell, state=CellState.EXERCISED) for cell in pending(2)]
     assert next_step(done, {"a": 6000}, pace=PACE, left_s=1e6) is None
+
+
+@given(st.integers(1, 20), st.integers(1, 4))
+def test_each_repetition_of_a_cell_strikes_another_batch(count: int, tries: int) -> None:
+    held = [replace(c, state=CellState.EXERCISED, verdict=Outcome.HELD) for c in pending(count)]
+    cells: dict[str, Cell] = {}
+    for start in range(0, count, MOST):  # as their first runs left them
+        for cell, batch in zip(held[start : start + MOST], step(held[start : start + MOST], ROWS).batches, strict=True):
+            cells[cell.name] = replace(cell, runs=("r",), hits=(batch,))
+    steps = 0
+    while (chosen := repeat_step(list(cells.values()), ROWS, tries=tries, pace=PACE, left_s=1e6)) is not None:
+        steps += 1
+        assert list(chosen.batches) == sorted(set(chosen.batches)) and len(chosen.cells) <= MOST
+        for cell, batch in zip(chosen.cells, chosen.batches, strict=True):
+            cells[cell.name] = replace(cell, runs=(*cell.runs, "r"), hits=(*cell.hits, batch))
+    assert {len(set(cell.hits)) for cell in cells.values()} == {tries}
+    assert steps == (tries - 1) * -(-count // MOST)
+
+
+def test_only_held_cells_are_repeated_and_those_that_miss_not_for_ever() -> None:
+    held, missing, violated, waiting = pending(4)
+    held = replace(held, state=CellState.EXERCISED, verdict=Outcome.HELD, runs=("r",), hits=(2,))
+    missing = replace(held, name="missing", runs=("r",) * (MOST_EMPTY + 1))
+    violated = replace(held, name="violated", verdict=Outcome.VIOLATED)
+    chosen = repeat_step([held, missing, violated, waiting], ROWS, tries=3, pace=PACE, left_s=1e6)
+    assert chosen is not None and chosen.cells == (held,)
+    assert repeat_step([held], ROWS, tries=3, pace=PACE, left_s=19) is None, "it does not fit into the budget"
+    alone = repeat_step([replace(held, alone=True)], ROWS, tries=3, pace=PACE, left_s=1e6)
+    assert alone is not None and alone.batches == (4,)
 
 
 def test_a_small_input_allows_few_cells_per_run() -> None:

@@ -38,6 +38,24 @@ def test_every_cell_is_decided_and_the_state_is_stored(work: Callable[..., Any],
     assert load(directory.steps / names[1]).chaos
 
 
+def test_cells_that_hold_are_repeated_at_other_batches(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.missing = {"crash after-commit-log"}
+    result = work(tries=3, budget_s=7200)
+    once = work(budget_s=7200).progress.steps
+    hits = {len(set(cell.hits)) for cell in result.cells if cell.exercised}
+    assert hits == {3} and result.progress.steps > once and result.progress.ended == "done"
+    assert " held 3/3" in matrix.as_text(result)
+    (cell,) = [cell for cell in matrix.as_json(result)["cells"] if cell["name"] == "crash-driver-after-sink-commit"]
+    assert (cell["tries"], len(cell["hits"])) == (3, 3)
+
+
+def test_repetitions_use_what_is_left_of_the_budget(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    whole = work()
+    result = work(tries=3, budget_s=whole.progress.spent_s + 60)
+    hits = [len(cell.hits) for cell in result.cells if cell.exercised]
+    assert set(hits) == {1, 2} and result.outcome is Outcome.HELD and not result.unfinished
+
+
 def test_a_job_that_is_wrong_without_faults_is_given_none(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     runs.first = Outcome.VIOLATED
     result = work()

@@ -17,6 +17,9 @@ from onceproof.qualify.session import ProgressListener, Qualification
 from onceproof.scenario_files.load import find
 from onceproof.stack.profiles import profile_of
 
+TRIES = 3
+"""At how many batches a cell is tried by default."""
+
 
 class Silent:
     """A `onceproof.qualify.session.ProgressListener` that does nothing."""
@@ -40,6 +43,7 @@ def qualify(
     go_on: str | Path | None = None,
     stack: str | None = None,
     budget: str = "10m",
+    tries: int = TRIES,
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
     listening: Callable[[QualificationProgress], AbstractContextManager[ProgressListener]] | None = None,
@@ -47,12 +51,15 @@ def qualify(
     """Begin the qualification of a ``scenario``, or ``go_on`` with the one in that directory.
 
     ``stack``: ``compose``, or the name of a stack in ``onceproof.toml``; None: services of its own, or those that it began on.
-    ``budget``: for all runs together (``90s``, ``10m``, ``1h30m``). ``listening`` returns a context with what is notified of
+    ``budget``: for all runs together (``90s``, ``10m``, ``1h30m``). ``tries``: at how many batches a cell that holds is tried, as far as
+    the budget allows; every cell is tried once before any is tried again. ``listening`` returns a context with what is notified of
     the progress. The result has the matrix in ``cells``, the ``outcome`` and the ``strongest`` claim that held.
 
     Raises `UsageError` before anything starts, and `Interrupted` with the command that continues.
     """
     budget_s = seconds(budget)
+    if tries < 1:
+        raise UsageError(f"--tries {tries} is too few", hint="each cell is tried at least once: --tries 1")
     if (scenario is None) == (go_on is None):
         given = "both" if scenario else "neither"
         raise UsageError(
@@ -78,4 +85,6 @@ def qualify(
             directory, progress = session.begin(find(scenario), runs_dir=Path(runs_dir), seed=seed, profile=profile)
         silent: AbstractContextManager[ProgressListener] = nullcontext(Silent())
         with silent if listening is None else listening(progress) as listener:
-            return session.Session(directory, progress, budget_s=budget_s, listener=listener, profile=profile).work()
+            return session.Session(
+                directory, progress, budget_s=budget_s, listener=listener, profile=profile, tries=tries
+            ).work()

@@ -121,6 +121,9 @@ def qualify(
         Path | None, typer.Option("--continue", metavar="DIR", help="Continue the qualification of this directory.")
     ] = None,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit of this command: 90s, 10m, 1h30m.")] = "10m",
+    tries: Annotated[
+        int, typer.Option(metavar="N", help="Try a cell that holds at N batches, if time allows.", min=1)
+    ] = 3,
     as_json: Json = False,
     runs: Annotated[
         Path,
@@ -138,11 +141,15 @@ def qualify(
     The job first runs without faults. If that run does not hold, its findings
     are the result, and no fault is tried.
 
+    Each cell is tried once; then, while time allows, cells that held are tried
+    again at other batches. The matrix counts the tries that hit: held 3/3.
+
     Exit code 1 if any run is violated, 3 if a reachable cell of the matrix was
     not tried or is inconclusive, 0 if every reachable cell held.
 
     \b
     onceproof qualify my_job.yaml
+    onceproof qualify my_job.yaml --tries 1      each cell once: a first look
     onceproof qualify my_job.yaml --budget 30m --json
     onceproof qualify --continue onceproof-runs/qualify-my_job-...
     """
@@ -150,7 +157,16 @@ def qualify(
         from onceproof.cli.qualify import qualify as begin
 
         raise typer.Exit(
-            begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output, stack=stack)
+            begin(
+                scenario,
+                go_on=go_on,
+                budget=budget,
+                tries=tries,
+                runs_dir=runs,
+                seed=seed,
+                output=output,
+                stack=stack,
+            )
         )
 
 

@@ -61,6 +61,7 @@ def gate(
         done = qualification.qualify(
             loaded[item.name].path,
             budget=f"{int(most_s)}s",
+            tries=item.tries,
             runs_dir=runs_dir,
             listening=lambda progress: ProgressOnConsole(output.console(), progress.scenario, most_s),
         )

@@ -22,6 +22,7 @@ def qualify(
     *,
     go_on: Path | None,
     budget: str,
+    tries: int,
     runs_dir: Path,
     seed: int | None,
     output: Output,
@@ -39,7 +40,14 @@ def qualify(
             yield progress_line
 
     result = qualification.qualify(
-        scenario, go_on=go_on, stack=stack, budget=budget, seed=seed, runs_dir=runs_dir, listening=listening
+        scenario,
+        go_on=go_on,
+        stack=stack,
+        budget=budget,
+        tries=tries,
+        seed=seed,
+        runs_dir=runs_dir,
+        listening=listening,
     )
     output.say(matrix.as_text(result, output.look(log_width=100)), styled=True)
     with private_files():

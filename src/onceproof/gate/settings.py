@@ -54,6 +54,8 @@ class GateQualification(BaseModel):
     """``held``: no cell may be violated. ``violated``: one must be."""
     budget: str | None = None
     """The most that it takes of the gate's budget: ``5m``. By default it may take all that is left."""
+    tries: int = Field(1, ge=1)
+    """At how many batches a cell that holds is tried, if the budget allows it."""
 
     @property
     def name(self) -> str:

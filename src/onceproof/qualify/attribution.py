@@ -46,14 +46,29 @@ def attribute(
     job with one query.
     """
     if len(step.cells) == 1:
-        return [_after_run_alone(step.cells[0], verdict, instruments.get(0), run)]
-    if windows is None or not windows.first:
-        windows = by_batch(step, (batch.query for batch in verdict.batches))
-    unplaced = _find_unplaced(windows, verdict)
-    return [
-        _after_shared_run(step, index, verdict, instruments.get(index), run, unplaced, windows)
-        for index in range(len(step.cells))
-    ]
+        found = [_after_run_alone(step.cells[0], verdict, instruments.get(0), run)]
+    else:
+        if windows is None or not windows.first:
+            windows = by_batch(step, (batch.query for batch in verdict.batches))
+        unplaced = _find_unplaced(windows, verdict)
+        found = [
+            _after_shared_run(step, index, verdict, instruments.get(index), run, unplaced, windows)
+            for index in range(len(step.cells))
+        ]
+    return [_counted(before, cell, batch) for before, cell, batch in zip(step.cells, found, step.batches, strict=True)]
+
+
+def _counted(before: Cell, after: Cell, batch: int) -> Cell:
+    """Return the cell with this try counted. A repetition that shows nothing takes back nothing.
+
+    If it shows something that may belong to other cells of its run, the cell is pending again, for a run of its own.
+    """
+    if before.state is not CellState.PENDING and after.verdict is not Outcome.VIOLATED and after.why is not None:
+        if after.shared is not None and after.shared.anomalies:
+            return replace(after, state=CellState.PENDING, verdict=None)
+        return replace(before, runs=after.runs)
+    decided = after.exercised and after.verdict is not None
+    return replace(after, hits=(*before.hits, batch)) if decided else after
 
 
 def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[str, dict[str, int]]:

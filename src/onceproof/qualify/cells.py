@@ -101,7 +101,9 @@ class Cell:
     shared: Shared | None = None
     """What a shared run showed, until a run of its own decides."""
     runs: tuple[str, ...] = ()
-    """Run directories, below that of the qualification; the one that decided comes last."""
+    """Run directories, below that of the qualification: one for each try. That of the last try comes last."""
+    hits: tuple[int, ...] = ()
+    """The batches at which its fault hit and the run showed a verdict on the cell."""
 
     @property
     def target(self) -> str:
@@ -132,6 +134,11 @@ class Cell:
             return self.state.value
         near = "~" if self.state is CellState.APPROXIMATE else ""
         return f"{near}{self.verdict}{'*' if self.together else ''}{'' if self.exercised else '?'}"
+
+    @property
+    def counted(self) -> str:
+        """``2/3``: in two of three runs its fault hit and showed a verdict; empty if none did."""
+        return f"{len(self.hits)}/{len(self.runs)}" if self.hits else ""
 
     def title(self) -> str:
         """``lost-ack postgres at commit-unacknowledged (COMMIT of departures)``"""

@@ -144,7 +144,13 @@ def _entry(found: list[Cell]) -> Text:
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    words = [Text(cell.word, style="yellow" if cell.verdict is None else _STYLE[cell.verdict]) for cell in reachable]
+    words = [
+        Text(
+            " ".join(filter(None, [cell.word, cell.counted])),
+            style="yellow" if cell.verdict is None else _STYLE[cell.verdict],
+        )
+        for cell in reachable
+    ]
     if len(words) == 1:
         return words[0]
     distinct = {word.plain: word for word in words}
@@ -364,6 +370,8 @@ def _cell(cell: Cell, result: Qualification) -> dict[str, Any]:
         "target": cell.target,
         "state": cell.state.value,
         "verdict": None if cell.verdict is None else cell.verdict.value,
+        "tries": len(cell.runs),
+        "hits": list(cell.hits),
         "anomalies": dict(cell.anomalies),
         "outputs": list(cell.outputs),
         "witnesses": dict(cell.witnesses),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER
 from onceproof.faults.job import FIRST
-from onceproof.judge.findings import Verdict
+from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify.cells import Cell, CellState
 
 APART = 2
@@ -79,6 +80,50 @@ def next_step(
     return None if fitting is None else step([fitting], rows, first)
 
 
+def repeat_step(
+    cells: Sequence[Cell],
+    rows: Mapping[str, int],
+    *,
+    tries: int,
+    pace: Pace,
+    left_s: float,
+    first: Mapping[str | None, int] | None = None,
+) -> RunStep | None:
+    """Return a run that repeats held cells at batches at which they were not tried; None if each has ``tries`` or none fits.
+
+    Held cells only: one violation decides. A cell whose fault missed `MOST_EMPTY` times in all is not repeated again.
+    """
+    held = [cell for cell in cells if cell.exercised and cell.verdict is Outcome.HELD and _repeatable(cell, tries)]
+    fewest = min((len(cell.hits) for cell in held), default=0)
+    turn = [cell for cell in held if len(cell.hits) == fewest]
+    sharing = [cell for cell in turn if not cell.alone]
+    most = min(MOST, pace.fitting(left_s), _cells_with_data(rows))
+    if sharing and most > 0:
+        return _at_other_batches(sharing[:most], rows, first)
+    fitting = next((cell for cell in turn if cell.alone and pace.alone(cell) <= left_s), None)
+    return None if fitting is None else _at_other_batches([fitting], rows, first)
+
+
+def _at_other_batches(
+    cells: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | None, int] | None
+) -> RunStep:
+    """Return a run of these cells in which each strikes a batch at which it did not hit before."""
+    left, chosen, slots = list(cells), [], []
+    for slot in count():
+        new = next((cell for cell in left if _batch_for(cell, slot, first or {}) not in cell.hits), None)
+        if new is not None:
+            left.remove(new)
+            chosen.append(new)
+            slots.append(slot)
+        if not left:
+            return step(chosen, rows, first, slots)
+    raise AssertionError("unreachable: a cell has hit at finitely many batches")
+
+
+def _repeatable(cell: Cell, tries: int) -> bool:
+    return 0 < len(cell.hits) < tries and len(cell.runs) - len(cell.hits) < MOST_EMPTY
+
+
 def needed_s(cells: Sequence[Cell], pace: Pace) -> float | None:
     """Return how long the shortest run takes that a pending cell still needs; None if no cell is pending."""
     return min((pace.alone(cell) for cell in cells if cell.state is CellState.PENDING), default=None)
@@ -89,13 +134,20 @@ def fault_of(cell: Cell) -> str:
     return " ".join(filter(None, [cell.kind, cell.target]))
 
 
-def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | None, int] | None = None) -> RunStep:
+def step(
+    chosen: Sequence[Cell],
+    rows: Mapping[str, int],
+    first: Mapping[str | None, int] | None = None,
+    slots: Sequence[int] | None = None,
+) -> RunStep:
     """Return a run of exactly these cells.
 
     ``first``: query of a cell -> the batch at which the first fault of a run is to strike (`Job.first_batches`).
+    ``slots``: for each cell, by how many times `APART` batches its fault comes later than that; default: 0, 1, 2, ...
     """
     least = max(rows.values())
-    wanted = [_batch_for(cell, index, first or {}) for index, cell in enumerate(chosen)]
+    places = range(len(chosen)) if slots is None else slots
+    wanted = [_batch_for(cell, place, first or {}) for cell, place in zip(chosen, places, strict=True)]
     chunks = min(max(wanted) + APART, least)
     beyond = max(max(wanted) - (chunks - 1), 0)  # with few records, strike earlier, so that each batch is still reached
     return RunStep(

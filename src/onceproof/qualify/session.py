@@ -31,6 +31,7 @@ from onceproof.qualify.schedule import (
     fault_of,
     needed_s,
     next_step,
+    repeat_step,
     retry_where_nothing_was_in_danger,
     step,
 )
@@ -163,8 +164,10 @@ class Session:
         listener: ProgressListener,
         clock: Callable[[], float] = time.monotonic,
         profile: StackProfile | None = None,
+        tries: int = 1,
     ) -> None:
-        """``profile``: that of ``progress.stack``."""
+        """``profile``: that of ``progress.stack``. ``tries``: at how many batches each cell is tried, if the budget allows it."""
+        self._tries = tries
         self._profile = profile
         self._directory = directory
         self._progress = progress
@@ -241,9 +244,11 @@ class Session:
         return done.verdict
 
     def _next_step(self) -> RunStep | None:
-        return next_step(
-            self._progress.cells, self._rows, pace=self._pace(), left_s=self.left_s, first=self._first_batches
-        )
+        """Return the next run: cells that were never decided come before repetitions."""
+        cells, rows, first = self._progress.cells, self._rows, self._first_batches
+        pace, left_s = self._pace(), self.left_s
+        undecided = next_step(cells, rows, pace=pace, left_s=left_s, first=first)
+        return undecided or repeat_step(cells, rows, tries=self._tries, pace=pace, left_s=left_s, first=first)
 
     def _pace(self) -> Pace:
         known = Pace()
