@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceproof.judge.findings import VERDICT_FILE, BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import (
+    VERDICT_FILE,
+    BatchReport,
+    FaultReport,
+    Finding,
+    Outcome,
+    StatedClaim,
+    Verdict,
+    Witness,
+)
 from onceproof.judge.verdict import judge, write_verdict
 
 TEXT = st.text(max_size=8)
@@ -42,13 +51,14 @@ FINDINGS = st.builds(
     undecided=MAYBE,
     witness_file=MAYBE,
 )
+PROMISES = st.dictionaries(TEXT.filter(lambda name: name != "outputs"), TEXT, max_size=3)
 FAULTS = st.from_type(FaultReport)
 BATCHES = st.from_type(BatchReport)
 VERDICTS = st.builds(
     Verdict,
     TEXT,
     st.sampled_from(Outcome),
-    st.dictionaries(TEXT, PLAIN, max_size=3),
+    st.builds(StatedClaim, PROMISES, st.dictionaries(TEXT, PROMISES, max_size=2)),
     WORDS,
     some(FINDINGS),
     some(FAULTS),

@@ -158,14 +158,7 @@ def qualify(
 
         raise typer.Exit(
             begin(
-                scenario,
-                go_on=go_on,
-                budget=budget,
-                tries=tries,
-                runs_dir=runs,
-                seed=seed,
-                output=output,
-                stack=stack,
+                scenario, go_on=go_on, budget=budget, tries=tries, runs_dir=runs, seed=seed, output=output, stack=stack
             )
         )
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 
 from onceproof.faults.evidence.item import Evidence
 from onceproof.history import run_files
@@ -180,7 +180,7 @@ class Verdict:
 
     scenario: str
     outcome: Outcome
-    claim: StatedClaim
+    claim: Annotated[StatedClaim, BeforeValidator(StatedClaim.from_json)]
     reasons: tuple[str, ...]
     """Why this outcome, the most important reason first."""
     findings: tuple[Finding, ...] = ()
@@ -232,9 +232,7 @@ class Verdict:
         document = json.loads(text) if isinstance(text, str) else text
         try:
             faults = [_with_evidence_items(fault) for fault in document.get("faults", ())]
-            claim = StatedClaim.from_json(document["claim"])
-            values = {**document, "claim": claim, "faults": faults, "outcome": document["verdict"]}
-            return _adapter().validate_python(values)
+            return _adapter().validate_python({**document, "faults": faults, "outcome": document["verdict"]})
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"this is not a verdict: {type(error).__name__}: {error}") from error
 
