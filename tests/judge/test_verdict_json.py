@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import (
     VERDICT_FILE,
     BatchReport,
@@ -52,7 +53,9 @@ FINDINGS = st.builds(
     witness_file=MAYBE,
 )
 PROMISES = st.dictionaries(TEXT.filter(lambda name: name != "outputs"), TEXT, max_size=3)
-FAULTS = st.from_type(FaultReport)
+#: Times are finite, as on any clock: NaN is not equal to itself.
+EVIDENCE = st.builds(Evidence, TEXT, where=TEXT, at=st.none() | st.floats(0, 1e9), detail=TEXT)
+FAULTS = st.builds(FaultReport, point=MAYBE, batch=st.none() | st.integers(), seen=some(EVIDENCE))
 BATCHES = st.from_type(BatchReport)
 VERDICTS = st.builds(
     Verdict,
