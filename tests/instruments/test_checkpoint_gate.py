@@ -53,6 +53,7 @@ class Struck:
         self.points: list[Seen] = []
         self.attempts: list[int] = []
         self.failures: list[BaseException] = []
+        self.queries: list[tuple[str, str, str]] = []
         self.go = threading.Event()
         self.go.set()
         self.held: threading.Event | None = None
@@ -83,6 +84,7 @@ def serve(tmp_path: Path, struck: Struck) -> Iterator[Serve]:
             wanted=lambda: wanted,
             on_point=struck,
             on_failure=struck.failures.append,
+            on_query=lambda *said: struck.queries.append(said),
         )
         gate.start()
         open_gates.append(gate)
@@ -296,6 +298,17 @@ def test_the_gate_survives_a_driver_that_dies_while_it_waits(serve: Serve, struc
     driver.die()
     struck.go.set()
     assert Driver(gate).rules == {"park commits 1 create"}
+
+
+def test_a_query_with_another_trigger_or_mode_is_reported(serve: Serve, struck: Struck) -> None:
+    gate = serve()
+    driver = Driver(gate)
+    root = gate.path.parent / "a%20checkpoint"
+    for line in ("trigger-15000", "mode-async"):
+        driver.send(f"0 {line} {root}/q/offsets")
+        driver.send(f"0 {line} {gate.path.parent}/elsewhere/offsets")
+    driver.open(root, "q")
+    assert struck.queries == [("q", "trigger", "15000"), ("q", "mode", "async")] and gate.position("q") is None
 
 
 def test_closing_ends_the_connections_of_all_drivers(serve: Serve) -> None:

@@ -334,6 +334,13 @@ class RunRecord(Part):
     )
     drain_note: TextOrNull = Field(None, description="why the run did not drain")
     stuck: MaybeBool = Field(None, description="false: the run reached its deadline while the job still made progress")
+    triggers: Annotated[dict[str, float] | None, Loose] = Field(
+        None, description="query whose trigger was shortened -> its own interval in seconds"
+    )
+    modes: Annotated[dict[str, str] | None, Loose] = Field(
+        None,
+        description="query that does not log each batch before and after it -> its mode: async, continuous, realtime",
+    )
     nudged: Bool = Field(False, description="the harness restarted the job after a period without progress")
     never_reads: Bool = Field(False, description="the job reads none of the topics that were fed")
     open_watermarks: Annotated[dict[str, Annotated[OpenWatermark | None, _object_or_null]] | None, _object_or_null] = (

@@ -54,7 +54,7 @@ _TURN_S = 30.0
 _MEET_S = 5.0
 """How long the gate and the watcher wait for each other to report the same rename. It takes milliseconds."""
 
-_LINE = re.compile(r"(\d+) (\w+) ([a-z][a-z0-9+.-]*://[^/]*)?(/.*)")
+_LINE = re.compile(r"(\d+) (\w+)(?:-(\w+))? ([a-z][a-z0-9+.-]*://[^/]*)?(/.*)")
 
 
 class _Meeting:
@@ -86,7 +86,9 @@ class CheckpointGate:
 
     The gate calls ``wanted()`` when a driver says hello, and ``on_point(query, batch, point, attempt)`` while the driver waits
     at that point. The driver continues when the call returns; if it returns an event, when that event is set. A query's name
-    is its checkpoint's path below ``root``, as in the watcher. ``on_failure`` gets exceptions of the gate's own threads.
+    is its checkpoint's path below ``root``, as in the watcher. ``on_failure`` gets exceptions of the gate's own threads;
+    ``on_query(query, "trigger", MS)`` each query whose trigger was shortened, with its own interval, and ``on_query(query, "mode",
+    MODE)`` each that runs in a mode without a log entry before and after each batch (``Modes.java``).
 
     An attempt at a batch begins when the driver creates ``offsets/N``. A replay begins when a query opens its log and finds
     ``offsets/N`` without ``commits/N``: the driver waits there, and has reached ``after-offset-log`` once more.
@@ -102,8 +104,10 @@ class CheckpointGate:
         wanted: Callable[[], Iterable[tuple[int, Point]]],
         on_point: Callable[[str, int, Point, int], threading.Event | None],
         on_failure: Callable[[BaseException], object],
+        on_query: Callable[[str, str, str], object] = lambda *_: None,
         mirror: CheckpointMirror | None = None,
     ) -> None:
+        self._on_query = on_query
         self.path = path
         self._mirror = mirror
         self._root = Path(os.path.normpath(root.absolute()))  # without .., as `_handle` normalizes a driver's paths
@@ -203,7 +207,7 @@ class CheckpointGate:
         if match is None:
             raise ValueError(f"a driver's checkpoint file system sent {line!r}, which is not a message of its protocol")
         number, moment = int(match[1]), match[2]
-        where = self._read(moment, match[3] or "", unquote(match[4], errors="surrogateescape"))
+        where = self._read(moment, match[4] or "", unquote(match[5], errors="surrogateescape"))
         if where is None:
             if number:
                 reply(f"go {number}")
@@ -211,6 +215,10 @@ class CheckpointGate:
         if moment == "open":
             query = self._query(where.parent)
             self._open(driver, query, where, lambda: reply(f"go {number}"))
+            return
+        if moment in ("trigger", "mode"):
+            if (query := self._query(where.parent)) is not None:
+                self._on_query(query, moment, match[3])
             return
         checkpoint, log, batch = _place(where)
         query = self._writer(driver, batch) if log == "_spark_metadata" else self._query(checkpoint)

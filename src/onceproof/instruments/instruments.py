@@ -14,6 +14,7 @@ from onceproof.instruments.checkpoint_gate import FILE_MANAGER, CheckpointGate
 from onceproof.instruments.checkpoint_mirror import CheckpointMirror
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.failpoints import FailpointServer, Parked, SinkEvent
+from onceproof.scenario.modes import in_words
 from onceproof.scenario.points import Point
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class Instruments:
         self._listener = listener
         self._frames = frames
         self._past_the_gate: set[str] = set()
+        self.triggers: dict[str, float] = {}
+        """Query whose trigger was shortened -> its own interval in seconds."""
+        self.modes: dict[str, str] = {}
+        """Query that does not log each batch before and after it -> its mode (``Modes.java``)."""
         self._ending = ExitStack()
         self._mirror = (
             None
@@ -106,6 +111,7 @@ class Instruments:
             wanted=listener.wanted,
             on_point=listener.on_write,
             on_failure=self.watcher.fail,
+            on_query=self._on_query,
             mirror=self._mirror,
         )
         self._failpoints = FailpointServer(
@@ -139,6 +145,15 @@ class Instruments:
 
     def committed_batches(self) -> int:
         return sum(1 for batch in self.watcher.batches() if batch.committed_at is not None)
+
+    def _on_query(self, query: str, what: str, value: str) -> None:
+        """Called more than once for a query: each start of the driver reports it again."""
+        if what == "trigger" and query not in self.triggers:
+            self.triggers[query] = int(value) / 1000
+            self._timeline.emit("trigger.shortened", query=query, seconds=self.triggers[query])
+        elif what == "mode" and query not in self.modes:
+            self.modes[query] = value
+            self._timeline.emit("warning", message=f"query {query} uses {in_words(value)}")
 
     def _on_log(self, query: str, batch: int, point: Point) -> None:
         if self.gate.serves(query):

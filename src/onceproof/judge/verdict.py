@@ -34,6 +34,7 @@ from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import noun
 from onceproof.judge.witness_files import WitnessFiles
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.modes import in_words
 from onceproof.scenario.outputs import Claim
 
 # Not the view ``input``: an input topic may have that name.
@@ -219,6 +220,7 @@ class _Evidence:
         if self.case.run.nudged:
             silence = f"{scenario.limits.stuck_s:g} s of silence"
             reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
+        reasons = [*reasons, *(_hurried(query, own_s) for query, own_s in (self.case.run.triggers or {}).items())]
         reasons = [*reasons, *(note for _, note in self.case.open_watermarks("none"))]
         reasons += undecodable_inputs(self.case)
         return Verdict(
@@ -254,7 +256,10 @@ class _Evidence:
             return [f"no input was fed: {run.drain_note}{from_log}"]  # this explains all other doubts
         if run.never_reads:
             return [f"{run.drain_note}{from_log}"]  # likewise
-        doubts = []
+        doubts = [
+            f"query {query} uses {in_words(mode)}: what faults at the points of a batch show does not apply to it"
+            for query, mode in (run.modes or {}).items()
+        ]
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)
         if case.no_oracle is not None:
@@ -346,6 +351,10 @@ def _claim_that_allows_emptiness(claim: Claim) -> str | None:
     if claim.delivery == "at-most-once":
         return "at-most-once"
     return "a claim without recovery" if claim.liveness == "none" else None
+
+
+def _hurried(query: str, own_s: float) -> str:
+    return f"query {query} did not wait for its trigger of {own_s:g} s (pipeline: trigger: fast)"
 
 
 def _faults(case: Case) -> list[FaultReport]:

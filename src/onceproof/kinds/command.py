@@ -176,7 +176,7 @@ class SparkJob:
                     **{name: fill(value, {**values, **hidden}) for name, value in spec.env.items()},
                 },
                 secrets=spec.secrets,
-                checkpoint=CheckpointFiles(jar, gate) if jar else None,
+                checkpoint=CheckpointFiles(jar, gate, hurried=spec.trigger == "fast") if jar else None,
                 cluster=stack.spark.conf if stack.spark is not None else None,
                 events=self._events,
                 defaults=store.settings() if store is not None else {},
@@ -234,7 +234,12 @@ class SparkJob:
         outputs = collect(reading)
         self._stack.check_health()
         self._execution.directory.update(
-            outputs=outputs, ends=reading.ends, **self._loop.summary(), seconds=self._execution.seconds()
+            outputs=outputs,
+            ends=reading.ends,
+            **self._loop.summary(),
+            triggers=self._instruments.triggers,
+            modes=self._instruments.modes,
+            seconds=self._execution.seconds(),
         )
 
 

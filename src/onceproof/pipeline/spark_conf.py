@@ -20,6 +20,9 @@ from onceproof.stack.spark_settings import Cluster, ExternalCluster, inherited
 #: Variables of the job that its tasks need, and workers do not have: the password file, and the failpoints' socket.
 _FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
 
+MOST_WAIT_MS = 100
+"""The longest wait for a trigger with ``pipeline: {trigger: fast}``: short next to a batch, and no busy loop."""
+
 
 @dataclass(frozen=True)
 class CheckpointFiles:
@@ -27,9 +30,12 @@ class CheckpointFiles:
 
     jar: Path
     socket: Path
+    hurried: bool = False
+    """Whether queries wait at most `MOST_WAIT_MS` for their next trigger, whatever interval the job sets."""
 
     def settings(self) -> dict[str, str]:
         return {
+            **({"spark.hadoop.onceproof.trigger.most.ms": str(MOST_WAIT_MS)} if self.hurried else {}),
             FILE_MANAGER: "onceproof.CheckpointFiles",
             "spark.hadoop.onceproof.checkpoint.socket": str(self.socket),
         }

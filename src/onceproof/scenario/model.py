@@ -177,6 +177,10 @@ class PipelineSpec(Model):
         default_factory=list,
         description="names of environment variables that the job gets from your shell; their values are never stored",
     )
+    trigger: Literal["as-is", "fast"] = Field(
+        "as-is",
+        description="fast: each query waits at most 0.1 s for its next trigger, whatever interval the job sets; the verdict says so",
+    )
     queries: list[str] = Field(
         default_factory=list,
         description="checkpoint folders of its queries below {checkpoint}: the input counts as drained only after each of "

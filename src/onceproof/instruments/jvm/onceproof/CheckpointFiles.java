@@ -29,7 +29,7 @@ public final class CheckpointFiles extends Forwarding {
     private static CheckpointFileManager manager(org.apache.hadoop.fs.Path path, Configuration hadoop) {
         Configuration conf = new Configuration(hadoop);
         conf.unset(CLASS);
-        Harness harness = Harness.at(conf.get(SOCKET, ""));
+        Harness harness = Harness.at(conf.get(SOCKET, ""), conf.getLong(Trigger.MOST, Long.MAX_VALUE));
         URI uri = qualified(path, conf);
         if ("file".equals(uri.getScheme())) {
             if ("org.apache.hadoop.fs.local.LocalFs".equals(conf.get(LOCAL_FS))) {

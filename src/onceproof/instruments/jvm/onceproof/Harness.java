@@ -26,7 +26,9 @@ import java.util.regex.Pattern;
  * <p>The protocol is lines of text. The harness begins with {@code park LOG NUMBER MOMENT} for each place at which a writer
  * has to wait, then sends {@code go}. The JVM sends {@code ID MOMENT PATH} for each log write, the path with its scheme and
  * authority unless it is local; an ID other than 0 asks for
- * {@code go ID}, and the writer waits for it. There is no time limit: when the harness dies, however it dies, the kernel
+ * {@code go ID}, and the writer waits for it. {@code 0 trigger-MS FOLDER}: the query with that
+ * offset log, whose own trigger interval is MS milliseconds, waits less from now on ({@link Trigger}); {@code 0 mode-MODE
+ * FOLDER}: it runs in a mode without a log entry before and after each batch ({@link Modes}). There is no time limit: when the harness dies, however it dies, the kernel
  * closes its socket, and every writer continues. Without a harness nothing is sent and no writer waits.
  */
 final class Harness {
@@ -39,13 +41,16 @@ final class Harness {
     private final Map<Long, CountDownLatch> waiting = new ConcurrentHashMap<>();
     // Only this class's own threads use the channel: Spark stops a query with an interrupt, which would close it.
     private final LinkedBlockingQueue<String> unsent = new LinkedBlockingQueue<>();
+    private final long mostWaitMs;
     private volatile boolean connected;
 
-    static Harness at(String socket) {
-        return KNOWN.computeIfAbsent(socket, Harness::new);
+    /** @param mostWaitMs the longest time that a query may wait for its next trigger */
+    static Harness at(String socket, long mostWaitMs) {
+        return KNOWN.computeIfAbsent(socket, path -> new Harness(path, mostWaitMs));
     }
 
-    private Harness(String socket) {
+    private Harness(String socket, long mostWaitMs) {
+        this.mostWaitMs = mostWaitMs;
         if (socket.isEmpty()) {
             return;
         }
@@ -62,6 +67,10 @@ final class Harness {
     void opened(String server, Path folder) {
         String name = String.valueOf(folder.getFileName());
         if (name.equals("offsets") || name.equals("commits")) {
+            String mode = Modes.opening();
+            if (mode != null) {
+                send("mode-" + mode, server, folder, false);
+            }
             send("open", server, folder, true);
         }
     }
@@ -71,6 +80,15 @@ final class Harness {
         String place = connected ? place(file) : null;
         if (place == null) {
             return;
+        }
+        if (place.startsWith("offsets")) {
+            long interval = Trigger.shorten(mostWaitMs);
+            if (interval > 0) {
+                send("trigger-" + interval, server, file.getParent(), false);
+            }
+            if (Modes.inRealTime()) {
+                send("mode-realtime", server, file.getParent(), false);
+            }
         }
         boolean park = rules.contains(place + " " + moment);
         if (park || !place.startsWith("state") && !moment.equals("rename")) {
