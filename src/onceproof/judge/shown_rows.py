@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from onceproof.base.masking import masked_value
 from onceproof.history import run_files
 from onceproof.judge.findings import Verdict
+from onceproof.judge.relations import on_demand
 from onceproof.judge.witness_files import FOLDER
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _of_verdict(case: Case, verdict: Verdict) -> Iterator[ShownRows]:
             of_output.setdefault(_id(witness.identity), (witness.identity, witness.cause))
     inputs = _inputs(case, {cause for some in wanted.values() for _, cause in some.values() if cause is not None})
     for output, some in wanted.items():
+        on_demand.load_ids(case, output, some)
         expected = _rows(case, "judge.expected", "NULL", output, some)
         found = _rows(case, "judge.effects", "place", output, some)
         for id_, (identity, cause) in some.items():

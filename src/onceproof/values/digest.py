@@ -38,6 +38,12 @@ def of_content(content: str) -> tuple[str, str]:
     return f"hash({content})", of_text(content)
 
 
+def of_row() -> str:
+    """SQL for the digests of a row with ``id`` and ``content``, as ``h``, ``digest_1`` and ``digest_2``."""
+    one, two = of_content("content")
+    return f"{of_text('id')} AS h, {one} AS digest_1, {two} AS digest_2"
+
+
 def of_rows(rows: str) -> str:
     """SQL that adds the digests to rows with ``id`` and ``content``, after their own columns."""
-    return f"SELECT *, {of_text('id')}, {', '.join(of_content('content'))} FROM ({rows})"  # noqa: S608
+    return f"SELECT *, {of_row()} FROM ({rows})"  # noqa: S608

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
-from onceproof.values import digest
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _SEVERAL = """
 
 _FIND_SEVERAL = """
     CREATE OR REPLACE TEMP TABLE several AS
-    SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1
+    SELECT h FROM judge.expected_digests WHERE output = $output GROUP BY h HAVING count(*) > 1
     UNION SELECT h FROM judge.suspects WHERE output = $output"""
 
 _INSERT = """
@@ -89,7 +88,7 @@ def _create_progress(case: Case) -> None:
 # If a partition's input has no gaps, its least and greatest offset show that it holds all causes, without a join.
 _BEYOND = """
     WITH named AS (
-        SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected
+        SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected_digests
         WHERE "offset" IS NOT NULL GROUP BY ALL),
     held AS (
         SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
@@ -98,7 +97,7 @@ _BEYOND = """
     WHERE NOT coalesce(h.low <= n.low AND h.high >= n.high AND h.n = h.high - h.low + 1, false) ORDER BY output"""
 
 _UNKNOWN = """
-    SELECT count(*) AS n, min((coalesce(topic, '?'), coalesce("partition", -1), "offset")) AS first FROM judge.expected e
+    SELECT count(*) AS n, min((coalesce(topic, '?'), coalesce("partition", -1), "offset")) AS first FROM judge.expected_digests e
     WHERE output = $output AND "offset" IS NOT NULL AND NOT EXISTS (
         FROM history.input i WHERE i.topic = e.topic AND i."partition" = e."partition" AND i."offset" = e."offset"
         AND i.visibility = 'committed')"""
@@ -136,8 +135,9 @@ def create(case: Case) -> None:
 
 
 def _insert(case: Case, output: str, query: str, *, state: str = "h", **conditions: str) -> None:
-    effects = f"SELECT {state} AS h, lane, pos, commit_order FROM judge.effects WHERE output = $output"  # noqa: S608
-    causes = f"""SELECT {state} AS h, topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN {digest.of_text('"key"')} END AS scope
-        FROM judge.expected WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
+    effects = f"""SELECT {state} AS h, coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos, commit_order
+        FROM judge.effect_digests WHERE output = $output"""  # noqa: S608
+    causes = f"""SELECT {state} AS h, topic, "partition", "offset", scope
+        FROM judge.expected_digests WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
     rows = query.format(effects=effects, causes=causes, **conditions)
     case.sql(_INSERT.format(rows=rows), {"output": output})

@@ -16,7 +16,7 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.relations import states
+from onceproof.judge.relations import digests, states
 from onceproof.stores.contract import store_of
 from onceproof.values import digest, documents
 from onceproof.values.canonical import (
@@ -45,6 +45,7 @@ def load(case: Case) -> None:
     """Fill ``judge.effect_rows``. Outputs that cannot be judged go into ``case.unreadable``, with the reason."""
     case.sql(f"""CREATE TABLE judge.effect_rows (output VARCHAR, id {digest.TEXT}, content {digest.TEXT},
                 "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" {digest.TEXT}, {digest.COLUMNS})""")
+    digests.create_effects(case)
     named = []
     for output, spec in case.scenario.outputs.items():
         named.append(f"({literal(output)}, {literal(spec.place)}, {literal(store_of(spec).words.commit)})")
@@ -53,7 +54,8 @@ def load(case: Case) -> None:
         if problem is not None:
             _give_up(case, output, problem)
         elif output in case.expectations:
-            case.sql(f"INSERT INTO judge.effect_rows {digest.of_rows(decoded(case, output, source))}")
+            case.effect_sources[output] = source
+            insert(case, output, reduced=case.digest_first)
             if spec.kind == "changelog":
                 states.drop_unseen(case, output)
             for column, tolerance in spec.tolerance.items():
@@ -61,6 +63,31 @@ def load(case: Case) -> None:
     case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named, commit_word)")  # noqa: S608
     case.sql(f"""CREATE VIEW judge.effects AS
         SELECT e.*, {POSITION} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
+
+
+def insert(case: Case, output: str, *, reduced: bool = False, wanted: bool = False) -> None:
+    """Insert the effects of one output into ``judge.effect_rows``, or with ``reduced`` their digests into ``judge.effect_digests``.
+
+    With ``wanted``, only the effects of the identities in ``judge.wanted``.
+    """
+    source = case.effect_sources[output]
+    if reduced:
+        case.sql(f"INSERT INTO judge.effect_digests {digests.OF_EFFECTS.format(rows=decoded(case, output, source))}")
+        return
+    if wanted:
+        source = _WANTED_POSITIONS.format(source=source, output=literal(output))
+    rows = digest.of_rows(decoded(case, output, source))
+    if wanted:
+        rows = f"SELECT * FROM ({rows}) SEMI JOIN judge.wanted USING (output, h)"  # noqa: S608
+    case.sql(f"INSERT INTO judge.effect_rows {rows}")
+
+
+# Most records are left out by their position, before their values are decoded.
+_WANTED_POSITIONS = """
+    SELECT s.* FROM ({source}) s SEMI JOIN (
+        SELECT DISTINCT "partition", "offset" FROM judge.effect_digests SEMI JOIN judge.wanted USING (output, h)
+        WHERE output = {output}) p
+    ON p."partition" IS NOT DISTINCT FROM s."partition" AND p."offset" IS NOT DISTINCT FROM s."offset" """
 
 
 def decoded(case: Case, output: str, source: str, *more: str) -> str:
@@ -190,7 +217,7 @@ _PLAIN = ("UBIGINT", "BIGINT", "DOUBLE", "BOOLEAN")
 def _give_up(case: Case, output: str, problem: str) -> None:
     case.unreadable[output] = problem
     # Otherwise all effects expected in this output would count as lost.
-    case.sql("DELETE FROM judge.expected WHERE output = $output", {"output": output})
+    digests.forget(case, output)
     case.expectations.pop(output, None)
 
 
@@ -238,6 +265,7 @@ def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
                        FROM judge.expected WHERE output = $output"""  # noqa: S608
         if name in found:
             continue
+        case.all_expected()
         if spec.dead_letter_of is not None or case.rows(expected, {"output": output})[0]["all_have_it"]:
             item = store_of(spec).words.item
             return f"no {item} has a column {name!r}, which is part of the identity; the columns are {', '.join(sorted(found))}"
