@@ -31,6 +31,19 @@ _PLACED = """
     SELECT count(*) AS n, count("offset") AS caused, count(scope) FILTER ("offset" IS NOT NULL) AS keyed
     FROM judge.expected_digests WHERE output = $output"""
 
+# Whether whole input partitions are in order, and with them every scope: found without a sort of the effects. The effects of one
+# batch in one lane are in order if all of them are at one position, or if position and offset grow alike; and the batches of a
+# partition follow each other.
+_IN_ORDER = """
+    SELECT count(*) FROM (
+        SELECT *, max(last_pos) OVER before AS pos_before, max(last) OVER before AS offset_before
+        FROM (SELECT topic, "partition", lane, min(pos) AS first_pos, max(pos) AS last_pos, min("offset") AS first, max("offset") AS last,
+                     min(pos) = max(pos) OR min("offset" - pos) = max("offset" - pos) AS alike
+              FROM judge.caused WHERE output = $output AND nth = 1 GROUP BY topic, "partition", lane, query, batch)
+        WINDOW before AS (PARTITION BY topic, "partition", lane ORDER BY first_pos, last_pos
+                          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
+    WHERE NOT alike OR pos_before >= first_pos OR offset_before >= first"""
+
 # A scope is in order if every two neighbours are: one sort finds the few scopes that need a closer look. Among equal
 # positions (rows of one transaction) the lower offset comes first.
 _SUSPECTS = f"""
@@ -223,6 +236,8 @@ def _nothing_in_order(case: Case, output: str, keyed: bool) -> str | None:
 
 
 def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
+    if not case.number(_IN_ORDER, {"output": output}):
+        return
     case.sql(_in_scope(_SUSPECTS, keyed), {"output": output})
     if not case.number("SELECT count(*) FROM suspects"):
         return

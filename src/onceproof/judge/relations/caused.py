@@ -49,6 +49,29 @@ _INSERT = """
     ASOF LEFT JOIN (FROM judge.output_batches WHERE output = $output) b
         ON b.topic = s.topic AND b."partition" = s."partition" AND s."offset" >= b.start_offset"""
 
+# Whether ranges overlap: only then does it matter which of them begins last.
+_OVERLAP = """
+    SELECT count(*) FROM (
+        SELECT end_offset, lead(start_offset) OVER (PARTITION BY topic, "partition" ORDER BY start_offset) AS next
+        FROM judge.output_batches WHERE output = $output) WHERE next < end_offset"""
+
+# The ranges cut into stretches of about the length of a range: a join by equality, which needs no sort of the effects.
+_STRETCHES = """
+    CREATE OR REPLACE TEMP TABLE stretches_of_batches AS
+    SELECT query, batch, topic, "partition", start_offset, end_offset,
+           unnest(range(start_offset // {length}, (end_offset - 1) // {length} + 1)) AS stretch
+    FROM judge.output_batches WHERE output = $output"""
+
+_LENGTH = """
+    SELECT greatest(sum(end_offset - start_offset) // count(*), 1) FROM judge.output_batches WHERE output = $output"""
+
+_INSERT_APART = """
+    INSERT INTO judge.caused
+    SELECT $output, s.*, b.query, b.batch FROM ({rows}) s
+    LEFT JOIN stretches_of_batches b
+        ON b.topic = s.topic AND b."partition" = s."partition" AND b.stretch = s."offset" // {length}
+        AND s."offset" >= b.start_offset AND s."offset" < b.end_offset"""
+
 
 def create_batches(case: Case) -> None:
     """Make the view ``judge.output_batches``: for each output, the batches that hold data."""
@@ -140,4 +163,9 @@ def _insert(case: Case, output: str, query: str, *, state: str = "h", **conditio
     causes = f"""SELECT {state} AS h, topic, "partition", "offset", scope
         FROM judge.expected_digests WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
     rows = query.format(effects=effects, causes=causes, **conditions)
-    case.sql(_INSERT.format(rows=rows), {"output": output})
+    if case.number(_OVERLAP, {"output": output}):
+        case.sql(_INSERT.format(rows=rows), {"output": output})
+        return
+    length = case.number(_LENGTH, {"output": output}) or 1
+    case.sql(_STRETCHES.format(length=length), {"output": output})
+    case.sql(_INSERT_APART.format(rows=rows, length=length), {"output": output})

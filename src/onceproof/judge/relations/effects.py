@@ -181,6 +181,10 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     ]
     every = sources.records(output, spec, "content IS NOT NULL")
     fractions = any(kind in (*_NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
+    # Nearly always there are none: one cheap look at every record shows it.
+    any_of = literal("|".join([*suspects, *([documents.MAYBE_LONG] if fractions else [])]))
+    if not case.number(f"SELECT count(*) FROM ({every}) WHERE regexp_matches(content, {any_of})"):  # noqa: S608
+        return Reading(exact=bool(members) or repeated, members=members)
     query = f"""SELECT bool_or(regexp_matches(content, {literal("|".join(suspects))})) AS suspect,
                        {f"bool_or(regexp_matches(content, {literal(documents.LONG_FRACTION)}))" if fractions else "false"} AS long
                 FROM ({every})"""  # noqa: S608

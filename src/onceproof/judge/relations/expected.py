@@ -105,8 +105,9 @@ def check_identities(case: Case) -> None:
         query = """SELECT count(*) AS n, min(id) AS first FROM (
                        SELECT min(id) AS id FROM judge.expected WHERE output = $output AND h IN (
                            SELECT h FROM judge.expected_digests WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
-        if case.number(_SEVERAL_ROWS, {"output": output}):
-            case.all_expected()
+        if not case.number(_SEVERAL_ROWS, {"output": output}):
+            continue
+        case.all_expected()
         row = case.rows(query, {"output": output})[0]
         if row["n"]:
             columns = ", ".join(case.scenario.outputs[output].identity)
