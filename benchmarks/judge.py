@@ -2,7 +2,13 @@
 
 ``python benchmarks/judge.py`` writes a run of each size for a Kafka output and for a Postgres output, damages some records
 of each (lost, duplicated, wrong, reordered), judges it in a process of its own, and prints a table. The judge must name each
-damaged record. Compare the ratios, not the seconds, which depend on the machine and on what else runs on it.
+damaged record.
+
+The baseline is what a user would write by hand, ``judge_baseline.sql``: it runs in a process of its own over the same Parquet
+files, after they were read once, with the threads and the memory of the judge. Compare the ratios, not the seconds, which
+depend on the machine and on what else runs on it.
+
+``--seeds N`` places the damage at random, once per seed, also each kind alone with a single record, and reports what is named.
 """
 
 from __future__ import annotations
@@ -10,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,7 +44,11 @@ QUERY = """SELECT _partition AS src_partition, _offset AS src_offset, id, key, o
 AIRPORTS = np.array(["EWR", "JFK", "LGA", "ATL", "ORD", "LAX", "SFO", "DEN"])
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--sizes", type=int, nargs="+", default=[1_000_000, 10_000_000], help="records, one run each")
+parser.add_argument(
+    "--sizes", type=int, nargs="+", default=[1_000_000, 10_000_000], help="records, one run each (100_000_000 takes long)"
+)
+parser.add_argument("--clean", action="store_true", help="also judge the same runs without damage")
+parser.add_argument("--seeds", type=int, default=0, help="instead: how many placements of the damage, in the first size")
 parser.add_argument("--outputs", nargs="+", choices=["kafka", "postgres"], default=["kafka", "postgres"])
 parser.add_argument(
     "--runs", type=Path, help="where the runs are kept; those that exist are used again (default: nowhere)"
@@ -67,6 +79,21 @@ class Damage:
             damage.late[partition, offset] = (partition, offset + keys)
         return damage
 
+    @classmethod
+    def at_random(cls, each_partition: int, keys: int, seed: int, *, each: int = EACH, only: str | None = None) -> Damage:
+        """Damage ``each`` records of each kind (of one kind, with ``only``) at random places."""
+        damage, choose = cls(), random.Random(seed)
+        kinds = [only] if only is not None else ["lost", "doubled", "wrong", "late"] * each
+        # Apart by more than the two members of a late pair, so that no damage hides another.
+        spots = choose.sample(range((each_partition - 2 * keys) // (2 * keys)), len(kinds))
+        for kind, spot in zip(kinds, spots, strict=True):
+            partition, offset = choose.randrange(PARTITIONS), spot * 2 * keys + choose.randrange(keys)
+            if kind == "late":
+                damage.late[partition, offset] = (partition, offset + keys)
+            else:
+                getattr(damage, kind).add((partition, offset))
+        return damage
+
     def named(self) -> set[tuple[str, str]]:
         kinds = {
             "lost-write": self.lost,
@@ -77,11 +104,15 @@ class Damage:
         return {(kind, f"flights/{p}@{offset}") for kind, spots in kinds.items() for p, offset in spots}
 
 
-def write_run(folder: Path, size: int, kind: str) -> Damage:
+def keys_of(size: int) -> int:
+    """How many keys each partition has."""
+    return min(KEYS // PARTITIONS, size // PARTITIONS // 8)
+
+
+def write_run(folder: Path, size: int, kind: str, damage: Damage, keys: int | None = None) -> None:
     """Write a run directory with ``size`` input records and, except for the damage, as many effects."""
     each = size // PARTITIONS
-    keys = min(KEYS // PARTITIONS, each // 8)
-    damage = Damage.spread(each, keys)
+    keys = keys_of(size) if keys is None else keys
     folder.mkdir(parents=True)
     with HistoryWriter(folder) as writer:
         written = [
@@ -107,7 +138,6 @@ def write_run(folder: Path, size: int, kind: str) -> Damage:
         writer.append("progress", [{**row, "end_offset": each} for row in where])
         writer.append("partitions", list(_partitions(kind, each, written)))
     (folder / "run.json").write_text(json.dumps(_document(size, kind)))
-    return damage
 
 
 def _document(size: int, kind: str) -> dict[str, object]:
@@ -335,14 +365,15 @@ JUDGE = """
 import json, resource, sys, time
 from pathlib import Path
 from onceproof.judge.verdict import judge
-started = time.monotonic()
+started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
 verdict = judge(Path(sys.argv[1]))
 seconds = time.monotonic() - started
 used = resource.getrusage(resource.RUSAGE_SELF)
+cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
 status = Path("/proc/self/status").read_text()
 peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
 print()
-json.dump({"seconds": seconds, "cpu": used.ru_utime + used.ru_stime, "peak": peak, "verdict": verdict.to_json()}, sys.stdout, default=str)
+json.dump({"seconds": seconds, "cpu": cpu, "peak": peak, "verdict": verdict.to_json()}, sys.stdout, default=str)
 """
 
 
@@ -357,15 +388,71 @@ def judge_run(folder: Path) -> Judged:
     return Judged(got["seconds"], got["cpu"], got["peak"], found, totals, verdict)
 
 
+BASELINE = """
+import json, resource, sys, time
+from pathlib import Path
+import duckdb
+from onceproof.history.database import memory_mb
+from onceproof.history.reader import open_history
+run, scratch = Path(sys.argv[1]), Path(sys.argv[3])
+files = {f":{name}": "'" + str(run / "history" / f"{name}.parquet") + "'" for name in ("input", "output")}
+lines = Path(sys.argv[2]).read_text().splitlines()
+text = "\\n".join(line for line in lines if not line.startswith("--"))
+for name, file in files.items():
+    text = text.replace(name, file)
+settings = {"threads": 2, "preserve_insertion_order": False, "temp_directory": str(scratch)}
+settings["memory_limit"] = f"{memory_mb(open_history(run))}MB"
+started, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+with duckdb.connect(str(scratch / "baseline.duckdb"), config=settings) as db:
+    found = [len(db.execute(one).fetchall()) for one in text.split(";") if one.strip()]
+seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF)
+cpu = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+status = Path("/proc/self/status").read_text()
+peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak, "rows": found[2:]}))
+"""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    seconds: float
+    cpu_seconds: float
+    peak_rss_kib: int
+
+
+def run_baseline(folder: Path) -> Baseline:
+    """Run the hand-written SQL over a run with a Kafka output."""
+    sql = Path(__file__).with_name("judge_baseline.sql")
+    with tempfile.TemporaryDirectory(prefix="baseline-", dir=folder.parent) as scratch:
+        command = [sys.executable, "-c", BASELINE, str(folder), str(sql), scratch]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    got = json.loads(done.stdout)
+    return Baseline(got["seconds"], got["cpu"], got["peak"])
+
+
+def warm(folder: Path) -> None:
+    """Read the files once, so that they are in the page cache."""
+    for file in sorted((folder / "history").glob("*.parquet")):
+        with file.open("rb") as content:
+            while content.read(1 << 22):
+                pass
+
+
+HEAD = f"{'output':>8} {'records':>11} {'damaged':>8} {'named':>6} {'seconds':>8} {'CPU s':>7} {'peak RSS':>11}  against the baseline"
+
+
 def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
+        runs = args.runs or Path(scratch)
         print(machine())
-        print(
-            f"{'output':>8} {'records':>10} {'seconds':>8} {'CPU s':>7} {'peak RSS':>11} {'damaged':>8} {'named':>6}  totals"
-        )
+        if args.seeds:
+            for kind in args.outputs:
+                _seeds(Path(scratch), args.sizes[0], kind, args.seeds)
+            return
+        print(HEAD)
         for kind in args.outputs:
-            done = [_measure(args.runs or Path(scratch), size, kind) for size in args.sizes]
+            done = [_measure(runs, size, kind, clean) for size in args.sizes for clean in (True, False)[not args.clean :]]
             first, last = done[0], done[-1]
             print(
                 f"{kind}: {args.sizes[-1]:,} against {args.sizes[0]:,}: {last.seconds / first.seconds:.1f}x the time, "
@@ -373,19 +460,49 @@ def main() -> None:
             )
 
 
-def _measure(runs: Path, size: int, kind: str) -> Judged:
-    folder = runs / f"{kind}-{size}"
-    keys = min(KEYS // PARTITIONS, size // PARTITIONS // 8)
-    damage = Damage.spread(size // PARTITIONS, keys) if folder.exists() else write_run(folder, size, kind)
+def _measure(runs: Path, size: int, kind: str, clean: bool) -> Judged:
+    folder = runs / f"{kind}-{size}{'-clean' if clean else ''}"
+    damage = Damage() if clean else Damage.spread(size // PARTITIONS, keys_of(size))
+    if not folder.exists():
+        write_run(folder, size, kind, damage)
+    warm(folder)
     got = judge_run(folder)
     wanted = damage.named()
+    ratios = ""
+    if kind == "kafka":
+        base = run_baseline(folder)
+        ratios = (
+            f"{got.seconds / base.seconds:.2f}x its {base.seconds:.1f} s, {got.cpu_seconds / base.cpu_seconds:.2f}x its "
+            f"{base.cpu_seconds:.1f} CPU s, {got.peak_rss_kib / base.peak_rss_kib:.2f}x its {mib(base.peak_rss_kib)}"
+        )
     totals = ", ".join(f"{name} {total}" for name, total in sorted(got.totals.items()))
     print(
-        f"{kind:>8} {size:>10,} {got.seconds:>8.1f} {got.cpu_seconds:>7.1f} {mib(got.peak_rss_kib):>11} {len(wanted):>8} {len(wanted & got.found):>6}  {totals}"
+        f"{kind:>8} {size:>11,} {len(wanted):>8} {len(wanted & got.found):>6} {got.seconds:>8.1f} {got.cpu_seconds:>7.1f} "
+        f"{mib(got.peak_rss_kib):>11}  {ratios}\n{'':>9}{got.verdict.outcome}: {totals or 'no finding'}",
+        flush=True,
     )
     if os.environ.get("VERBOSE"):
         print(json.dumps(got.verdict.to_json(), indent=1)[:6000])
     return got
+
+
+def _seeds(scratch: Path, size: int, kind: str, seeds: int) -> None:
+    """Judge one run per seed with all kinds of damage, and one per kind with a single damaged record."""
+    keys = max(size // PARTITIONS // 100, 2)
+    for seed in range(seeds):
+        for only in (None, "lost", "doubled", "wrong", "late"):
+            damage = Damage.at_random(size // PARTITIONS, keys, seed, only=only)
+            folder = scratch / f"{kind}-{seed}-{only}"
+            write_run(folder, size, kind, damage, keys)
+            got = judge_run(folder)
+            wanted = damage.named()
+            right = got.found == wanted and sum(got.totals.values()) == len(wanted)
+            print(
+                f"{kind} seed {seed}, {only or 'all kinds'}: {len(wanted & got.found)} of {len(wanted)} named, "
+                f"{len(got.found - wanted)} others{'' if right else '  WRONG'}",
+                flush=True,
+            )
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class Database(Connection):
         """
         self.small = _bytes(history) <= _SMALL
         """Whether its tables are read into memory, once."""
-        settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
+        settings = {**_SETTINGS, "memory_limit": f"{memory_mb(history)}MB", "temp_directory": str(folder)}
         if self.small:  # a second thread would only slow down each statement
             settings["threads"] = 1
         where = ":memory:" if self.small else str(folder / "case.duckdb")
@@ -131,7 +131,8 @@ def _list(paths: Iterable[Path]) -> str:
     return f"[{', '.join(literal(str(path)) for path in paths)}]"
 
 
-def _memory_mb(history: History) -> int:
+def memory_mb(history: History) -> int:
+    """The memory limit of a database over this history, in MB, before any statement needed more."""
     records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
     return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
 

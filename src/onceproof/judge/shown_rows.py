@@ -65,7 +65,7 @@ _ADAPTER = TypeAdapter(tuple[ShownRows, ...])
 
 def write(case: Case, verdict: Verdict, run_dir: Path) -> None:
     """Write the rows of all witnesses of findings that the claim does not allow. Writes nothing if there are none."""
-    rows = tuple(_of_verdict(case, verdict))
+    rows = tuple(of_verdict(case, verdict))
     if rows:
         text = json.dumps([masked_value(asdict(one)) for one in rows], default=str) + "\n"
         (run_dir / FOLDER).mkdir(mode=0o700, exist_ok=True)
@@ -83,7 +83,8 @@ def read(run_dir: Path) -> tuple[ShownRows, ...]:
         return ()
 
 
-def _of_verdict(case: Case, verdict: Verdict) -> Iterator[ShownRows]:
+def of_verdict(case: Case, verdict: Verdict) -> Iterator[ShownRows]:
+    """The rows of the witnesses of all findings that the claim does not allow."""
     wanted: dict[str, dict[str, tuple[dict[str, Any], str | None]]] = {}
     for finding in verdict.findings:
         for witness in finding.witnesses if finding.allowed is None and finding.output in case.expectations else ():
