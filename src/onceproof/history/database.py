@@ -18,6 +18,7 @@ from onceproof.history.statements import Rows, execute
 from onceproof.scenario.model import Scenario
 from onceproof.values import documents, nested, tolerance
 from onceproof.values.canonical import literal
+from onceproof.values.shapes import Shape, shape_of
 
 # Little memory at first: what does not fit is spilled into the case's folder. Joining ten million causes with their
 # effects is several times quicker in memory, so a large run gets more, up to a bound. Some operators cannot spill (a
@@ -28,6 +29,7 @@ _LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
 # A history of at most so many bytes, uncompressed, is judged in memory: reading files would take most of the time.
 _SMALL = 2**20
 _PAGE_ROWS = 1000
+_SAMPLE = 100
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
@@ -113,6 +115,16 @@ class Database(Connection):
         folders = [history.run_dir / "history", folder] if whole_run else [folder]
         self.sql(f"SET allowed_directories = {_list(folders)}")
         self.sql("SET enable_external_access = false")
+
+
+def common_shape(db: Connection, text: str, source: str) -> Shape | None:
+    """The shape that all texts have which the expression ``text`` gives over ``source`` (FROM ...). None if they differ."""
+    some = db.sql(f"SELECT * FROM (SELECT {text} AS text {source}) WHERE text IS NOT NULL LIMIT {_SAMPLE}").fetchall()  # noqa: S608
+    shape = shape_of(row[0] for row in some)
+    if shape is None:
+        return None
+    other = f"SELECT * FROM (SELECT {text} AS text {source}) WHERE NOT regexp_full_match(text, {literal(shape.pattern)}) LIMIT 1"  # noqa: S608
+    return None if db.sql(other).fetchall() else shape
 
 
 def observed_rows(table: str, file: Path) -> str:

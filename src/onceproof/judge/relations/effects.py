@@ -12,13 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
+from onceproof.history.database import common_shape
 from onceproof.judge.case import sources
 from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
 from onceproof.judge.relations import digests, states
 from onceproof.stores.contract import store_of
-from onceproof.values import digest, documents
+from onceproof.values import digest, documents, shapes
 from onceproof.values.canonical import (
     WHOLE_NUMBERS,
     canonical_rows,
@@ -29,6 +30,7 @@ from onceproof.values.canonical import (
     quote,
 )
 from onceproof.values.nested import EXACT_NUMBERS
+from onceproof.values.shapes import Shape
 from onceproof.values.tolerance import within
 
 if TYPE_CHECKING:
@@ -161,8 +163,11 @@ def _kind(sql_type: str) -> str:
     return kinds.get(kind, documents.TEXT if kind in ("VARCHAR", "ENUM") else documents.OTHER)
 
 
-def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool) -> Reading:
-    """How to read an output whose values have these names. Scans its records once, for values that need exact reading."""
+def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool, shape: Shape | None) -> Reading:
+    """How to read an output whose values have these names. Scans its records once, for values that need exact reading.
+
+    No scan is needed if all values have one shape, whose strings and numbers are where they are expected.
+    """
     members = {column: name for name, column in documents.renamed(names).items()}
     spec = case.scenario.outputs[output]
     if _all_texts(case, output):
@@ -174,6 +179,12 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     }
     numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
+    if shape is not None and not any(
+        (shape.kinds.get(name) == shapes.STRING) != (kind == documents.TEXT)
+        for name, kind in columns.items()
+        if name in shape.kinds and (kind in _NUMBERS or kind == documents.TEXT)
+    ):
+        return Reading(exact=bool(members) or repeated, members=members)
     # A name without a backslash is not escaped.
     suspects = [
         r"\\u",
@@ -229,23 +240,36 @@ def _shape_problem(case: Case, output: str, source: str) -> str | None:
     """Why the effects cannot be compared with the expected ones; None if they can. Usually takes one scan, of their names."""
     if case.scenario.outputs[output].expected == "empty":
         return None
-    query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
-    shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
+    shape = _common_shape(case, output, source)
+    if shape is not None:
+        every_shape = {tuple(shape.kinds)}
+    else:
+        query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
+        every_shape = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
     # The source of an append output holds all its records. A value without names is an empty object, or no object.
-    if () in shapes or case.scenario.outputs[output].kind != "append":
+    if () in every_shape or case.scenario.outputs[output].kind != "append":
         problem = _undecodable(case, output)
         if problem is not None:
             return problem
-    names = {name for shape in shapes for name in shape}
+    names = {name for names_ in every_shape for name in names_}
     every = names
     if output in case.expectations:
-        repeated = any(len(set(shape)) < len(shape) for shape in shapes)
+        repeated = any(len(set(names_)) < len(names_) for names_ in every_shape)
         wanted = {*case.expectations[output].columns, *case.scenario.outputs[output].ignore}
         every = documents.with_absent(names, wanted)
-        case.readings[output] = _reading(case, output, every, repeated=repeated)
+        case.readings[output] = _reading(case, output, every, repeated=repeated, shape=shape)
     columns = documents.columns(every)
     found = {columns[name] for name in names}
     return _missing_identity(case, output, found) or _unnamed_columns(case, output, found)
+
+
+def _common_shape(case: Case, output: str, source: str) -> Shape | None:
+    """The shape of every value of an output, also of those that no reader sees; None if there are several, or a value is missing."""
+    spec = case.scenario.outputs[output]
+    values = f"FROM ({source})" if spec.has_rows else f"FROM ({sources.records(output, spec, 'true')})"
+    if case.number(f"SELECT count(*) {values} WHERE content IS NULL"):
+        return None
+    return common_shape(case, "content", values)
 
 
 def _undecodable(case: Case, output: str) -> str | None:
