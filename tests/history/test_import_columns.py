@@ -81,9 +81,7 @@ def record_tables(draw: st.DrawFn) -> pa.Table:
         "partition": (pa.int32(), st.none() | st.integers(-1, 2)),
         "offset": (pa.int64(), st.none() | st.integers(0, 9)),
         "timestamp_ms": draw(
-            st.sampled_from(
-                [(pa.int64(), st.none() | st.integers(-5, 2**45)), (pa.timestamp("us"), st.none() | TIMES)]
-            )
+            st.sampled_from([(pa.int64(), st.none() | st.integers(-5, 2**45)), (pa.timestamp("us"), st.none() | TIMES)])
         ),
         "visibility": (pa.string(), st.none() | st.sampled_from(["committed", "aborted", "open", "lost"])),
     }

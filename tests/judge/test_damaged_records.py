@@ -20,7 +20,7 @@ def benchmark() -> Any:
     """The benchmark's module, which writes damaged runs of any size."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        import judge as module
+        import judge_runs as module
     finally:
         sys.path.remove(str(BENCHMARKS))
     return module

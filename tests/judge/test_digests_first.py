@@ -25,7 +25,9 @@ def by_digest(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_single_bit_changes_both_digests_and_the_sums() -> None:
     # Seven bits of each byte: with the eighth, the text would not be UTF-8.
     flipped = [
-        CONTENT[:n] + chr(ord(CONTENT[n]) ^ (1 << bit)) + CONTENT[n + 1 :] for n in range(len(CONTENT)) for bit in range(7)
+        CONTENT[:n] + chr(ord(CONTENT[n]) ^ (1 << bit)) + CONTENT[n + 1 :]
+        for n in range(len(CONTENT))
+        for bit in range(7)
     ]
     one, two = digest.of_content("content")
     with duckdb.connect() as db:
@@ -70,7 +72,9 @@ def test_a_clean_run_loads_no_row(clean_run: StoredRun) -> None:
             assert list(checkers.get(name)().check(case)) == []
         assert case.digest_first
         assert case.number("SELECT count(*) FROM judge.effect_digests") > 0
-        assert case.number("SELECT (SELECT count(*) FROM judge.expected) + (SELECT count(*) FROM judge.effect_rows)") == 0
+        assert (
+            case.number("SELECT (SELECT count(*) FROM judge.expected) + (SELECT count(*) FROM judge.effect_rows)") == 0
+        )
 
 
 @pytest.mark.usefixtures("by_digest")
@@ -82,7 +86,9 @@ def test_a_checker_that_does_not_load_rows_gets_all_of_them(
         seen: int | None = None
 
         def check(self, case: object) -> Results:
-            number = case.number("SELECT (SELECT count(*) FROM judge.effects) - (SELECT count(*) FROM judge.effect_digests)")  # type: ignore[attr-defined]
+            number = case.number(
+                "SELECT (SELECT count(*) FROM judge.effects) - (SELECT count(*) FROM judge.effect_digests)"
+            )  # type: ignore[attr-defined]
             rows = case.number("SELECT count(*) FROM judge.expected")  # type: ignore[attr-defined]
             Reader.seen = rows if number == 0 else None
             yield from ()

@@ -21,8 +21,13 @@ WRITTEN = st.sampled_from([(",", ":"), (", ", ": ")])
 @st.composite
 def alike(draw: st.DrawFn) -> list[str]:
     """Texts that mostly have one shape."""
-    names = draw(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=3), min_size=1, max_size=3, unique=True))
-    kinds = [draw(st.sampled_from([st.integers(-99, 10**15), st.floats(-9, 9), st.text(max_size=4), st.booleans()])) for _ in names]
+    names = draw(
+        st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=3), min_size=1, max_size=3, unique=True)
+    )
+    kinds = [
+        draw(st.sampled_from([st.integers(-99, 10**15), st.floats(-9, 9), st.text(max_size=4), st.booleans()]))
+        for _ in names
+    ]
     separators = draw(WRITTEN)
     texts = []
     for _ in range(draw(st.integers(1, 4))):
@@ -37,7 +42,9 @@ def test_a_shape_gives_the_fields_that_functions_of_json_give(texts: list[str]) 
     shape = shape_of(texts)
     with duckdb.connect() as db:
         db.execute("CREATE TABLE rows AS SELECT unnest($t) AS text", {"t": texts})
-        if shape is None or db.execute("SELECT count(*) FROM rows WHERE NOT regexp_full_match(text, $p)", {"p": shape.pattern}).fetchone() != (0,):
+        if shape is None or db.execute(
+            "SELECT count(*) FROM rows WHERE NOT regexp_full_match(text, $p)", {"p": shape.pattern}
+        ).fetchone() != (0,):
             return
         fields, repeated = columns._fields(_Sql(db), "text", "FROM rows")
         assert not repeated
@@ -80,7 +87,17 @@ def test_texts_without_a_plain_shape(text: str | None) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    ['{"a":"1"}', '{"a":1.5}', '{"a":1234567890123456}', '{"a":01}', '{"a":-0}', '{"b":1}', '{"a":1,"b":2}', '{"a":1} ', '{"a":1,"a":1}'],
+    [
+        '{"a":"1"}',
+        '{"a":1.5}',
+        '{"a":1234567890123456}',
+        '{"a":01}',
+        '{"a":-0}',
+        '{"b":1}',
+        '{"a":1,"b":2}',
+        '{"a":1} ',
+        '{"a":1,"a":1}',
+    ],
 )
 def test_a_text_of_another_shape_does_not_match(other: str) -> None:
     shape = shape_of(['{"a":1}', '{"a":null}'])

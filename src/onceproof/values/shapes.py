@@ -34,7 +34,10 @@ class Shape:
     @property
     def pattern(self) -> str:
         """A regular expression (RE2) that matches a whole text of this shape."""
-        members = (f"{re.escape(json.dumps(name, ensure_ascii=False))}: ?(?:{_VALUES[kind]}|null)" for name, kind in self.kinds.items())
+        members = (
+            f"{re.escape(json.dumps(name, ensure_ascii=False))}: ?(?:{_VALUES[kind]}|null)"
+            for name, kind in self.kinds.items()
+        )
         return r"\{" + ", ?".join(members) + r"\}"
 
 

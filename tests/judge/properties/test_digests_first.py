@@ -22,7 +22,7 @@ from onceproof.judge.verdict import judge
 from .world import DAMAGES, Drawn, histories, store, worlds
 
 #: The outputs that are judged by digests.
-OUTPUTS = tuple(name for name, model in MODELS.items() if model.kind != "changelog" )
+OUTPUTS = tuple(name for name, model in MODELS.items() if model.kind != "changelog")
 
 
 def _fit(damage: Damage) -> bool:

@@ -31,17 +31,19 @@ MOST_WHOLE = 400_000
 _DIGESTS = "h, digest_1, digest_2"
 _EXPECTED = f"""output VARCHAR, {digest.COLUMNS}, topic VARCHAR, "partition" INTEGER, "offset" BIGINT, scope UBIGINT,
                 to_partition INTEGER"""
-_EFFECTS = f"""output VARCHAR, {digest.COLUMNS}, "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT"""
+_EFFECTS = (
+    f"""output VARCHAR, {digest.COLUMNS}, "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT"""
+)
 
 # ``scope``: the digest of the cause's key; NULL without a key.
 _CAUSE = f"""topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN {digest.of_text('"key"')} END AS scope, to_partition"""
 _POSITION = """"partition", "offset", xid, commit_order"""
 
 #: SQL that reduces rows like those of ``judge.expected`` (without digests) to those of ``judge.expected_digests``.
-OF_EXPECTED = f"SELECT output, {digest.of_row()}, {_CAUSE} FROM ({{rows}})"
+OF_EXPECTED = f"SELECT output, {digest.of_row()}, {_CAUSE} FROM ({{rows}})"  # noqa: S608
 
 #: The same for ``judge.effect_rows`` and ``judge.effect_digests``.
-OF_EFFECTS = f"SELECT output, {digest.of_row()}, {_POSITION} FROM ({{rows}})"
+OF_EFFECTS = f"SELECT output, {digest.of_row()}, {_POSITION} FROM ({{rows}})"  # noqa: S608
 
 
 def suffice(case: Case, inputs: Inputs) -> bool:

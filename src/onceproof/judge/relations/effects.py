@@ -121,7 +121,7 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
     texts = canonical_rows(
         f"""SELECT * EXCLUDE ({"f, d" if twice else "f"}, content), {opened}
             FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
-        {fields[name]: sql_type for name, sql_type in columns.items()},
+        {fields[name]: sql_type for name, sql_type in columns.items() if name not in reading.canonical},
     )
     identity = {name: quote(fields[name]) for name in case.scenario.outputs[output].identity}
     rest = "".join(f", {column}" for column in more)
@@ -184,7 +184,12 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool,
         for name, kind in columns.items()
         if name in shape.kinds and (kind in _NUMBERS or kind == documents.TEXT)
     ):
-        return Reading(exact=bool(members) or repeated, members=members)
+        written = {
+            name
+            for name, kind in columns.items()
+            if shape.kinds.get(name) == shapes.WHOLE and kind in (documents.WHOLE, documents.DECIMAL)
+        }
+        return Reading(exact=bool(members) or repeated, members=members, canonical=frozenset(written))
     # A name without a backslash is not escaped.
     suspects = [
         r"\\u",

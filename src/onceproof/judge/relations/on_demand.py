@@ -79,4 +79,4 @@ def _chosen(case: Case, output: str) -> expected.Chosen:
     )[0]
     few = row["n"] == row["caused"] and 0 < row["n"] <= _FEW
     of_cause = f"_offset IN ({', '.join(map(str, sorted(row['offsets'])))})" if few else None
-    return expected.Chosen(of_cause, f"h IN (SELECT h FROM read_parquet({file}))")
+    return expected.Chosen(of_cause, f"h IN (SELECT h FROM read_parquet({file}))")  # noqa: S608
