@@ -61,6 +61,7 @@ class _Draws:
         self.draw = draw
 
 
+@pytest.mark.timeout(21_600)  # ten thousand histories in `tox -e full`
 @histories(10_000)
 @given(world=damaged_worlds())
 def test_both_ways_give_one_verdict(make_run: Callable[[Path], Any], world: World) -> None:
@@ -78,9 +79,11 @@ def _verdict(path: Path, *, most_whole: int) -> tuple[dict[str, Any], list[Any]]
         # The oracles of two upserts use any_value(), of values that are equal.
         patch.setattr(digests, "depends_on_order", lambda _case: False)
         found = judge(path)
-        with open_case(path) as case:
-            assert case.digest_first == (most_whole < 0) or case.no_oracle
-            shown = list(shown_rows.of_verdict(case, found)) if case.no_oracle is None else []
+        shown = []
+        if found.findings:
+            with open_case(path) as case:
+                assert case.digest_first == (most_whole < 0)
+                shown = list(shown_rows.of_verdict(case, found))
     document = json.loads(json.dumps(found.to_json(), default=str))
     del document["seconds"]
     return document, shown
