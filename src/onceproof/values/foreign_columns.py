@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import numpy as np
@@ -21,7 +21,7 @@ from onceproof.values.canonical import literal, quote
 from onceproof.values.foreign_files import Numbered, Row
 
 #: A file's records: either a table with the columns of `COLUMNS`, or records one by one.
-Piece = pa.Table | Iterator[dict[str, Any]]
+Piece: TypeAlias = pa.Table | Iterator[dict[str, Any]]
 
 #: The columns of a table of records. All but the key, the value and the time are never null.
 COLUMNS = pa.schema(

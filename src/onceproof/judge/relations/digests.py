@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from onceproof.oracle.contract.expectation import CLOSES
+from onceproof.oracle.contract.query import statement_problem
 from onceproof.values import digest
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def suffice(case: Case, inputs: Inputs) -> bool:
         return False
     if _records(case) <= MOST_WHOLE or depends_on_order(case):
         return False
-    return not any(CLOSES in inputs.types(rows.query) for rows in case.answer.outputs.values())
+    return not any(
+        statement_problem(rows.query) or CLOSES in inputs.types(rows.query) for rows in case.answer.outputs.values()
+    )
 
 
 def depends_on_order(case: Case) -> bool:
