@@ -2,7 +2,13 @@
 
 ``python benchmarks/judge.py`` writes a run of each size for a Kafka output and for a Postgres output, damages some records
 of each (lost, duplicated, wrong, reordered), judges it in a process of its own, and prints a table. The judge must name each
-damaged record. Compare the ratios, not the seconds, which depend on the machine and on what else runs on it.
+damaged record.
+
+The baseline is what a user would write by hand, ``judge_baseline.sql``: it runs in a process of its own over the same Parquet
+files, after they were read once, with the threads and the memory of the judge. Compare the ratios, not the seconds, which
+depend on the machine and on what else runs on it.
+
+``--seeds N`` places the damage at random, once per seed, also each kind alone with a single record, and reports what is named.
 """
 
 from __future__ import annotations
@@ -10,315 +16,35 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from judge_runs import PARTITIONS, Damage, keys_of, write_run
 from measure import machine, mib
 
-from onceproof.history.schema import TABLES, VERSION
-from onceproof.history.writer import HistoryWriter
 from onceproof.judge.findings import Verdict
 
-PARTITIONS, BATCHES, KEYS = 6, 200, 100_000
-EACH = 5
-"""How many records are damaged in each of the four ways."""
-
-QUERY = """SELECT _partition AS src_partition, _offset AS src_offset, id, key, origin, dest, delay, fare, booked_at,
-                  _topic, _partition, _offset, _key FROM flights"""
-AIRPORTS = np.array(["EWR", "JFK", "LGA", "ATL", "ORD", "LAX", "SFO", "DEN"])
-
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--sizes", type=int, nargs="+", default=[1_000_000, 10_000_000], help="records, one run each")
+parser.add_argument(
+    "--sizes",
+    type=int,
+    nargs="+",
+    default=[1_000_000, 10_000_000],
+    help="records, one run each (100_000_000 takes long)",
+)
+parser.add_argument("--clean", action="store_true", help="also judge the same runs without damage")
+parser.add_argument(
+    "--seeds", type=int, default=0, help="instead: how many placements of the damage, in the first size"
+)
 parser.add_argument("--outputs", nargs="+", choices=["kafka", "postgres"], default=["kafka", "postgres"])
 parser.add_argument(
     "--runs", type=Path, help="where the runs are kept; those that exist are used again (default: nowhere)"
 )
-
-
-@dataclass
-class Damage:
-    """Which records are damaged, and how, by partition and offset of the input."""
-
-    lost: set[tuple[int, int]] = field(default_factory=set)
-    doubled: set[tuple[int, int]] = field(default_factory=set)
-    wrong: set[tuple[int, int]] = field(default_factory=set)
-    late: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """Record -> the next record with its key. Their effects change places."""
-
-    @classmethod
-    def spread(cls, each_partition: int, keys: int) -> Damage:
-        """Spread ``EACH`` damages of each kind over the whole run, at different places."""
-        damage = cls()
-        room = each_partition - 2 * keys
-        spots = iter([(n % PARTITIONS, room * (2 * n + 1) // (8 * EACH)) for n in range(4 * EACH)])
-        for _ in range(EACH):
-            damage.lost.add(next(spots))
-            damage.doubled.add(next(spots))
-            damage.wrong.add(next(spots))
-            partition, offset = next(spots)
-            damage.late[partition, offset] = (partition, offset + keys)
-        return damage
-
-    def named(self) -> set[tuple[str, str]]:
-        kinds = {
-            "lost-write": self.lost,
-            "duplicate": self.doubled,
-            "wrong-value": self.wrong,
-            "reordered": set(self.late),
-        }
-        return {(kind, f"flights/{p}@{offset}") for kind, spots in kinds.items() for p, offset in spots}
-
-
-def write_run(folder: Path, size: int, kind: str) -> Damage:
-    """Write a run directory with ``size`` input records and, except for the damage, as many effects."""
-    each = size // PARTITIONS
-    keys = min(KEYS // PARTITIONS, each // 8)
-    damage = Damage.spread(each, keys)
-    folder.mkdir(parents=True)
-    with HistoryWriter(folder) as writer:
-        written = [
-            0
-        ] * PARTITIONS  # offsets used so far in the output; for Postgres the changes so far, in the first element
-        for batch in range(BATCHES):
-            start, end = each * batch // BATCHES, each * (batch + 1) // BATCHES
-            for partition in range(PARTITIONS):
-                _write_input(writer, partition, start, end, keys)
-                offsets = _effects(partition, start, end, damage)
-                if kind == "kafka":
-                    _write_topic(writer, batch, partition, offsets, written, keys, damage)
-                else:
-                    _write_table(writer, batch, partition, offsets, written, keys, damage)
-            if kind == "postgres":
-                row = {"commit_order": batch, "xid": 700 + batch, "lsn": batch, "commit_time_us": 1_000_000 * batch}
-                writer.append(
-                    "commits",
-                    [{**row, "changes": sum(len(_effects(p, start, end, damage)) for p in range(PARTITIONS))}],
-                )
-            writer.append("batches", list(_batches(batch, start, end)))
-        where = [{"query": "q", "batch": BATCHES - 1, "topic": "flights", "partition": p} for p in range(PARTITIONS)]
-        writer.append("progress", [{**row, "end_offset": each} for row in where])
-        writer.append("partitions", list(_partitions(kind, each, written)))
-    (folder / "run.json").write_text(json.dumps(_document(size, kind)))
-    return damage
-
-
-def _document(size: int, kind: str) -> dict[str, object]:
-    output = {"topic": "departures"} if kind == "kafka" else {"table": "departures"}
-    scenario = {
-        "name": f"{kind}-{size}",
-        "input": [{"topic": "flights", "dataset": "numbers"}],
-        "pipeline": {"command": ["job"]},
-        "outputs": {"departures": {**output, "identity": ["src_partition", "src_offset"]}},
-        "oracle": {"kind": "sql", "queries": {"departures": QUERY}},
-        "claim": {"delivery": "effectively-once", "order": "per-key"},
-    }
-    job = {"starts": 1, "died_before_fault": False, "traceback": None}
-    return {
-        "schema": VERSION,
-        "seed": 7,
-        "drained": True,
-        "drain_note": None,
-        "observed": True,
-        "job": job,
-        "wall_start": 0,
-        "scenario": scenario,
-    }
-
-
-def _effects(partition: int, start: int, end: int, damage: Damage) -> np.ndarray:
-    """Return the input offsets whose effects one batch writes, in the order of its writes."""
-    offsets = np.arange(start, end)
-    for (p, early), (_, later) in damage.late.items():
-        if p == partition:
-            offsets[offsets == early], offsets[offsets == later] = -later - 1, -early - 1
-    offsets = np.where(offsets < 0, -offsets - 1, offsets)
-    lost = [offset for p, offset in damage.lost if p == partition]
-    again = [offset for p, offset in damage.doubled if p == partition and start <= offset < end]
-    return np.concatenate([offsets[~np.isin(offsets, lost)], np.array(again, dtype=offsets.dtype)])
-
-
-def _fields(partition: int, offsets: np.ndarray, keys: int) -> dict[str, pa.Array]:
-    """Return the columns of these input records as text."""
-    key = (offsets * 7919 % keys) * PARTITIONS + partition
-    number = offsets * PARTITIONS + partition
-    return {
-        "id": pa.array(number).cast(pa.string()),
-        "key": pc.binary_join_element_wise("N", pc.utf8_lpad(pa.array(key).cast(pa.string()), 7, "0"), ""),
-        "origin": pa.array(AIRPORTS[number % 3]),
-        "dest": pa.array(AIRPORTS[number * 31 % 8]),
-        "delay": pa.array(number * 17 % 400 - 20).cast(pa.string()),
-        "fare": pa.array(np.char.mod("%.2f", number * 37 % 90000 / 100 + 0.01)),
-        "booked_at": pc.binary_join_element_wise(
-            "2013-01-", pc.utf8_lpad(pa.array(number % 28 + 1).cast(pa.string()), 2, "0"), "T06:15:00Z", ""
-        ),
-    }
-
-
-QUOTED = {"key", "origin", "dest", "booked_at"}
-
-
-def _json(fields: dict[str, pa.Array], quoted: set[str]) -> pa.Array:
-    parts: list[pa.Array | str] = []
-    for n, (name, values) in enumerate(fields.items()):
-        mark = '"' if name in quoted else ""
-        parts += [f'{mark_before(n, fields, quoted)}"{name}":{mark}', values]
-    last = list(fields)[-1]
-    return pc.binary_join_element_wise(*parts, '"}' if last in quoted else "}", "")
-
-
-def mark_before(n: int, fields: dict[str, pa.Array], quoted: set[str]) -> str:
-    return "{" if n == 0 else '",' if list(fields)[n - 1] in quoted else ","
-
-
-def _write_input(writer: HistoryWriter, partition: int, start: int, end: int, keys: int) -> None:
-    offsets = np.arange(start, end)
-    fields = _fields(partition, offsets, keys)
-    rows = len(offsets)
-    common = {
-        "topic": pa.array(["flights"] * rows),
-        "partition": pa.array(np.full(rows, partition, np.int32)),
-        "offset": pa.array(offsets),
-    }
-    _append(
-        writer,
-        "input",
-        rows,
-        {
-            **common,
-            "key": fields["key"].cast(pa.binary()),
-            "value": _json(fields, QUOTED).cast(pa.binary()),
-            "timestamp_ms": pa.array(offsets),
-            "visibility": pa.array(["committed"] * rows),
-        },
-    )
-    _append(
-        writer,
-        "sent",
-        rows,
-        {**common, "seq": pa.array(offsets * PARTITIONS + partition), "status": pa.array(["acked"] * rows)},
-    )
-
-
-def _content(
-    partition: int, offsets: np.ndarray, keys: int, damage: Damage, quoted: set[str] | None
-) -> tuple[pa.Array, pa.Array]:
-    fields = _fields(partition, offsets, keys)
-    key = fields["key"]
-    wrong = pa.array(np.isin(offsets, [offset for p, offset in damage.wrong if p == partition]))
-    fields["delay"] = pc.if_else(wrong, "9999", fields["delay"])
-    own = {
-        "src_partition": pa.array([str(partition)] * len(offsets)),
-        "src_offset": pa.array(offsets).cast(pa.string()),
-    }
-    fields = {**own, **fields}
-    return key, _json(fields, QUOTED if quoted is None else set(fields))
-
-
-def _write_topic(
-    writer: HistoryWriter,
-    batch: int,
-    partition: int,
-    offsets: np.ndarray,
-    written: list[int],
-    keys: int,
-    damage: Damage,
-) -> None:
-    rows, first = len(offsets), written[partition]
-    key, content = _content(partition, offsets, keys, damage, None)
-    end = first + rows
-    written[partition] = end + 1  # the transaction's marker also takes an offset
-    _append(
-        writer,
-        "output",
-        rows,
-        {
-            **_constant(
-                rows,
-                output="departures",
-                op="insert",
-                visibility="committed",
-                partition=partition,
-                producer_id=1000 + batch,
-                producer_epoch=0,
-                txn_end_offset=end,
-                txn_end_ms=1000 * batch + 900,
-            ),
-            "offset": pa.array(np.arange(first, end)),
-            "key": key.cast(pa.binary()),
-            "content": content,
-            "timestamp_ms": pa.array(np.full(rows, 1000 * batch + 500)),
-            "sequence": pa.array(np.arange(rows, dtype=np.int32)),
-        },
-    )
-
-
-def _write_table(
-    writer: HistoryWriter,
-    batch: int,
-    partition: int,
-    offsets: np.ndarray,
-    written: list[int],
-    keys: int,
-    damage: Damage,
-) -> None:
-    rows, first = len(offsets), written[0]
-    _, content = _content(partition, offsets, keys, damage, set())
-    written[0] = first + rows
-    _append(
-        writer,
-        "output",
-        rows,
-        {
-            **_constant(
-                rows, output="departures", op="insert", visibility="committed", xid=700 + batch, commit_order=batch
-            ),
-            "offset": pa.array(np.arange(first, first + rows)),
-            "content": content,
-        },
-    )
-    _append(writer, "snapshot", rows, {**_constant(rows, output="departures"), "content": content})
-
-
-def _batches(batch: int, start: int, end: int) -> Iterator[dict[str, object]]:
-    for partition in range(PARTITIONS):
-        where = {"query": "q", "batch": batch, "topic": "flights", "partition": partition}
-        times = {"planned_at": float(batch), "planned_by": 0, "committed_at": batch + 0.95, "committed_by": 0}
-        yield {**where, **times, "start_offset": start, "end_offset": end}
-
-
-def _partitions(kind: str, each: int, written: list[int]) -> Iterator[dict[str, object]]:
-    for partition in range(PARTITIONS):
-        ends = {"flights": each} | ({"departures": written[partition]} if kind == "kafka" else {})
-        for topic, end in ends.items():
-            yield {
-                "topic": topic,
-                "partition": partition,
-                "start_offset": 0,
-                "stable_offset": end,
-                "end_offset": end,
-                "collected_ms": 1000 * BATCHES,
-            }
-
-
-def _constant(rows: int, **values: int | str) -> dict[str, pa.Array]:
-    return {name: pa.repeat(pa.scalar(value), rows) for name, value in values.items()}
-
-
-def _append(writer: HistoryWriter, table: str, rows: int, columns: dict[str, pa.Array]) -> None:
-    """Write batches that each become a row group, as in a real run; columns that are not given are null."""
-    schema = TABLES[table]
-    arrays = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(rows, f.type) for f in schema]
-    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    for first in range(0, rows, 16_384):
-        writer.append(table, whole.slice(first, 16_384))
 
 
 @dataclass(frozen=True)
@@ -335,14 +61,15 @@ JUDGE = """
 import json, resource, sys, time
 from pathlib import Path
 from onceproof.judge.verdict import judge
-started = time.monotonic()
+started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
 verdict = judge(Path(sys.argv[1]))
 seconds = time.monotonic() - started
 used = resource.getrusage(resource.RUSAGE_SELF)
+cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
 status = Path("/proc/self/status").read_text()
 peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
 print()
-json.dump({"seconds": seconds, "cpu": used.ru_utime + used.ru_stime, "peak": peak, "verdict": verdict.to_json()}, sys.stdout, default=str)
+json.dump({"seconds": seconds, "cpu": cpu, "peak": peak, "verdict": verdict.to_json()}, sys.stdout, default=str)
 """
 
 
@@ -357,15 +84,73 @@ def judge_run(folder: Path) -> Judged:
     return Judged(got["seconds"], got["cpu"], got["peak"], found, totals, verdict)
 
 
+BASELINE = """
+import json, resource, sys, time
+from pathlib import Path
+import duckdb
+from onceproof.history.database import memory_mb
+from onceproof.history.reader import open_history
+run, scratch = Path(sys.argv[1]), Path(sys.argv[3])
+files = {f":{name}": "'" + str(run / "history" / f"{name}.parquet") + "'" for name in ("input", "output")}
+lines = Path(sys.argv[2]).read_text().splitlines()
+text = "\\n".join(line for line in lines if not line.startswith("--"))
+for name, file in files.items():
+    text = text.replace(name, file)
+settings = {"threads": 2, "preserve_insertion_order": False, "temp_directory": str(scratch)}
+settings["memory_limit"] = f"{memory_mb(open_history(run))}MB"
+started, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+with duckdb.connect(str(scratch / "baseline.duckdb"), config=settings) as db:
+    found = [len(db.execute(one).fetchall()) for one in text.split(";") if one.strip()]
+seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF)
+cpu = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+status = Path("/proc/self/status").read_text()
+peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak, "rows": found[2:]}))
+"""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    seconds: float
+    cpu_seconds: float
+    peak_rss_kib: int
+
+
+def run_baseline(folder: Path) -> Baseline:
+    """Run the hand-written SQL over a run with a Kafka output."""
+    sql = Path(__file__).with_name("judge_baseline.sql")
+    with tempfile.TemporaryDirectory(prefix="baseline-", dir=folder.parent) as scratch:
+        command = [sys.executable, "-c", BASELINE, str(folder), str(sql), scratch]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    got = json.loads(done.stdout)
+    return Baseline(got["seconds"], got["cpu"], got["peak"])
+
+
+def warm(folder: Path) -> None:
+    """Read the files once, so that they are in the page cache."""
+    for file in sorted((folder / "history").glob("*.parquet")):
+        with file.open("rb") as content:
+            while content.read(1 << 22):
+                pass
+
+
+HEAD = f"{'output':>8} {'records':>11} {'damaged':>8} {'named':>6} {'seconds':>8} {'CPU s':>7} {'peak RSS':>11}  against the baseline"
+
+
 def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
+        runs = args.runs or Path(scratch)
         print(machine())
-        print(
-            f"{'output':>8} {'records':>10} {'seconds':>8} {'CPU s':>7} {'peak RSS':>11} {'damaged':>8} {'named':>6}  totals"
-        )
+        if args.seeds:
+            for kind in args.outputs:
+                _seeds(Path(scratch), args.sizes[0], kind, args.seeds)
+            return
+        print(HEAD)
         for kind in args.outputs:
-            done = [_measure(args.runs or Path(scratch), size, kind) for size in args.sizes]
+            done = [
+                _measure(runs, size, kind, clean) for size in args.sizes for clean in (True, False)[not args.clean :]
+            ]
             first, last = done[0], done[-1]
             print(
                 f"{kind}: {args.sizes[-1]:,} against {args.sizes[0]:,}: {last.seconds / first.seconds:.1f}x the time, "
@@ -373,19 +158,51 @@ def main() -> None:
             )
 
 
-def _measure(runs: Path, size: int, kind: str) -> Judged:
-    folder = runs / f"{kind}-{size}"
-    keys = min(KEYS // PARTITIONS, size // PARTITIONS // 8)
-    damage = Damage.spread(size // PARTITIONS, keys) if folder.exists() else write_run(folder, size, kind)
+def _measure(runs: Path, size: int, kind: str, clean: bool) -> Judged:
+    folder = runs / f"{kind}-{size}{'-clean' if clean else ''}"
+    damage = Damage() if clean else Damage.spread(size // PARTITIONS, keys_of(size))
+    if not folder.exists():
+        write_run(folder, size, kind, damage)
+    warm(folder)
     got = judge_run(folder)
     wanted = damage.named()
+    ratios = ""
+    if kind == "kafka":
+        base = run_baseline(folder)
+        ratios = (
+            f"{got.seconds / base.seconds:.2f}x its {base.seconds:.1f} s, {got.cpu_seconds / base.cpu_seconds:.2f}x its "
+            f"{base.cpu_seconds:.1f} CPU s, {got.peak_rss_kib / base.peak_rss_kib:.2f}x its {mib(base.peak_rss_kib)}"
+        )
     totals = ", ".join(f"{name} {total}" for name, total in sorted(got.totals.items()))
     print(
-        f"{kind:>8} {size:>10,} {got.seconds:>8.1f} {got.cpu_seconds:>7.1f} {mib(got.peak_rss_kib):>11} {len(wanted):>8} {len(wanted & got.found):>6}  {totals}"
+        f"{kind:>8} {size:>11,} {len(wanted):>8} {len(wanted & got.found):>6} {got.seconds:>8.1f} {got.cpu_seconds:>7.1f} "
+        f"{mib(got.peak_rss_kib):>11}  {ratios}\n{'':>9}{got.verdict.outcome}: {totals or 'no finding'}",
+        flush=True,
     )
     if os.environ.get("VERBOSE"):
         print(json.dumps(got.verdict.to_json(), indent=1)[:6000])
     return got
+
+
+def _seeds(scratch: Path, size: int, kind: str, seeds: int) -> None:
+    """Judge one run per seed with all kinds of damage, and one per kind with a single damaged record."""
+    keys = max(size // PARTITIONS // 100, 2)
+    for seed in range(seeds):
+        for only in (None, "lost", "doubled", "wrong", "late"):
+            damage = Damage.at_random(size // PARTITIONS, keys, seed, only=only)
+            folder = scratch / f"{kind}-{seed}-{only}"
+            write_run(folder, size, kind, damage, keys)
+            got = judge_run(folder)
+            wanted = damage.named()
+            # A record that changes places with one of another batch is also late, and apart from its batch.
+            found = {(what, who) for what, who in got.found if what not in ("commit-ahead-of-effect", "torn-batch")}
+            right = found == wanted and sum(got.totals[what] for what in {what for what, _ in found}) == len(wanted)
+            print(
+                f"{kind} seed {seed}, {only or 'all kinds'}: {len(wanted & found)} of {len(wanted)} named, "
+                f"{len(found - wanted)} others{'' if right else '  WRONG'}",
+                flush=True,
+            )
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

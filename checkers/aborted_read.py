@@ -105,6 +105,8 @@ class AbortedRead(Checker):
     }
     damages = (Damage(aborted_record_taken, "an aborted record is in the output, or is counted in a state"),)
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         yield from _gaps(case)

@@ -24,7 +24,7 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import STRUCK, TRANSIENT, ClaimRule
-from onceproof.judge.relations import misplacement
+from onceproof.judge.relations import misplacement, on_demand
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, World, at
 from onceproof.judge.witness import Row, by, counted, finding, input_of, noun, unsettled_loss
@@ -165,6 +165,8 @@ class CommitAheadOfEffect(Checker):
         ),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         _create(case)
         for output in case.outputs:
@@ -211,6 +213,7 @@ def _of_output(case: Case, output: str) -> str | None:
 
 def _take(case: Case, progress: str) -> None:
     if case.number("SELECT count(*) FROM late"):
+        on_demand.load(case, "SELECT output, h FROM late")
         case.sql(_TAKE.format(progress=literal(progress)))
 
 

@@ -160,6 +160,8 @@ class DivergedReplay(Checker):
         ),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         if not case.number("SELECT count(*) FROM judge.output_batches WHERE replayed"):
             return
@@ -190,8 +192,12 @@ def _collect(case: Case, output: str) -> str | None:
         return case.no_stream[output]
     upsert = spec.kind == "upsert"
     if case.expectations[output].has_cause and not upsert:
-        case.sql(_BY_CAUSE, {"output": output, "all": sources.rewritten(case, output)})
+        every = sources.rewritten(case, output)
+        if every:
+            case.all_rows()
+        case.sql(_BY_CAUSE, {"output": output, "all": every})
     else:
+        case.all_rows()
         timed = """SELECT count(*) FROM replayed WHERE output = $output AND from_ms IS NULL"""
         if case.number(timed, {"output": output}):
             return "a batch was replayed, and the history does not record at which wall-clock time it ran"

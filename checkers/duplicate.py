@@ -287,6 +287,8 @@ class Duplicate(Checker):
         ),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         if not case.number("SELECT count(*) FROM judge.remaining WHERE extra > 0"):

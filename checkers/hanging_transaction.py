@@ -99,6 +99,8 @@ class HangingTransaction(Checker):
     }
     damages = (Damage(last_transaction_left_open, "the last transaction of an output never ended", only=TOPICS),)
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         if not case.number(_OPEN):
             return

@@ -98,6 +98,8 @@ class InputLost(Checker):
     }
     damages = (Damage(broker_lost_input, "an acknowledged record that the log does not hold"),)
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         case.sql(_LOST)
         for rows in by(case.rows(_TOTALS), "output"):

@@ -103,6 +103,8 @@ class LostWrite(Checker):
     }
     damages = (Damage(effect_never_written, "a row or record, or the last state of an identity, was never written"),)
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         for rows in by(case.rows(_TOTALS, {"drained": case.drained}), "output", "source"):

@@ -116,6 +116,8 @@ class Misplaced(Checker):
         Damage(in_another_row, "under another identity", only=(*APPENDS, "totals", "sums", "latest")),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         for rows in by(case.rows(_TOTALS), "output"):

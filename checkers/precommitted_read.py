@@ -10,7 +10,7 @@ from typing import Any
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import ClaimRule
-from onceproof.judge.relations import misplacement
+from onceproof.judge.relations import misplacement, on_demand
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, MODELS, World, at, effect_of
 from onceproof.judge.witness import Row, by, cause_of, counted, finding, identity_of, noun, sums
@@ -134,12 +134,15 @@ class PrecommittedRead(Checker):
         ),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         case.sql(_CREATE)
         if case.number("SELECT count(*) FROM judge.dirty WHERE kind = 'open'"):
             case.sql(_OPEN)
         yield from _by_time(case)
+        on_demand.load(case, "SELECT output, h FROM precommitted WHERE h IS NOT NULL")
         for rows in by(case.rows(_TOTALS), "output"):
             how = ", ".join(sums(rows, "label"))
             summary = f"{counted(case, rows)} of input whose transaction had not committed: {how}"

@@ -14,6 +14,7 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
 from onceproof.judge.findings import Finding
+from onceproof.judge.relations import on_demand
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, MODELS, Identity, World
 from onceproof.judge.witness import Row, counted, finding, noun
@@ -27,8 +28,21 @@ _SCOPED = """
 
 # How many expected rows there are, and how many of them have a cause, or a cause with a key: only those can be ordered.
 _PLACED = """
-    SELECT count(*) AS n, count("offset") AS caused, count("key") FILTER ("offset" IS NOT NULL) AS keyed
-    FROM judge.expected WHERE output = $output"""
+    SELECT count(*) AS n, count("offset") AS caused, count(scope) FILTER ("offset" IS NOT NULL) AS keyed
+    FROM judge.expected_digests WHERE output = $output"""
+
+# Whether whole input partitions are in order, and with them every scope: found without a sort of the effects. The effects of one
+# batch in one lane are in order if all of them are at one position, or if position and offset grow alike; and the batches of a
+# partition follow each other.
+_IN_ORDER = """
+    SELECT count(*) FROM (
+        SELECT *, max(last_pos) OVER before AS pos_before, max(last) OVER before AS offset_before
+        FROM (SELECT topic, "partition", lane, min(pos) AS first_pos, max(pos) AS last_pos, min("offset") AS first, max("offset") AS last,
+                     min(pos) = max(pos) OR min("offset" - pos) = max("offset" - pos) AS alike
+              FROM judge.caused WHERE output = $output AND nth = 1 GROUP BY topic, "partition", lane, query, batch)
+        WINDOW before AS (PARTITION BY topic, "partition", lane ORDER BY first_pos, last_pos
+                          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
+    WHERE NOT alike OR pos_before >= first_pos OR offset_before >= first"""
 
 # A scope is in order if every two neighbours are: one sort finds the few scopes that need a closer look. Among equal
 # positions (rows of one transaction) the lower offset comes first.
@@ -55,14 +69,25 @@ _TOTALS = (
 
 # Scopes with effects of different causes in several lanes. Two lanes are enough to show it, so no list of them is made.
 _SPLIT = f"""
-    WITH split AS (
-        SELECT topic, "partition", min("offset") AS "offset", min(lane) AS one, max(lane) AS other, count(*) OVER () AS n
-        FROM ({_SCOPED}) GROUP BY topic, "partition", scope
-        HAVING min(lane) < max(lane) AND min("offset") < max("offset")
-        ORDER BY ALL LIMIT 1)
+    CREATE OR REPLACE TEMP TABLE split AS
+    SELECT topic, "partition", min("offset") AS "offset", min(lane) AS one, max(lane) AS other, count(*) OVER () AS n
+    FROM ({_SCOPED}) GROUP BY topic, "partition", scope
+    HAVING min(lane) < max(lane) AND min("offset") < max("offset")
+    ORDER BY ALL LIMIT 1"""  # noqa: S608
+
+_CAUSED_BY_SPLIT = """
+    SELECT output, h FROM judge.expected_digests SEMI JOIN split USING (topic, "partition", "offset") WHERE output = $output"""
+
+_SPLIT_KEY = """
     SELECT s.*, min(x."key") AS "key" FROM split s
     JOIN judge.expected x ON x.output = $output AND x.topic = s.topic AND x."partition" = s."partition" AND x."offset" = s."offset"
-    GROUP BY ALL"""  # noqa: S608
+    GROUP BY ALL"""
+
+# Both members of each pair.
+_CAUSED_BY_LATE = """
+    SELECT output, h FROM judge.expected_digests
+    SEMI JOIN (SELECT topic, "partition", "offset" FROM late UNION SELECT topic, "partition", ahead FROM late)
+        USING (topic, "partition", "offset") WHERE output = $output"""
 
 # Both members of a pair, found by their causes. If a cause has several effects, the first one is named.
 _WITNESSES = """
@@ -161,6 +186,8 @@ class Reordered(Checker):
         ),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         for output, spec in case.outputs.items():
             order = case.scenario.claim_of(output).order
@@ -209,15 +236,18 @@ def _nothing_in_order(case: Case, output: str, keyed: bool) -> str | None:
 
 
 def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
+    if not case.number(_IN_ORDER, {"output": output}):
+        return
     case.sql(_in_scope(_SUSPECTS, keyed), {"output": output})
     if not case.number("SELECT count(*) FROM suspects"):
         return
     case.sql(_in_scope(_LATE, keyed), {"output": output})
-    if rows := case.rows(_TOTALS, {"output": output}):
+    if totals := case.rows(_TOTALS, {"output": output}):
+        on_demand.load(case, _CAUSED_BY_LATE, {"output": output})
         scope = "key" if keyed else "input partition"
-        summary = f"{counted(case, rows)} after the {noun(case, output)} of a later input record of the same {scope}"
+        summary = f"{counted(case, totals)} after the {noun(case, output)} of a later input record of the same {scope}"
         at = ["ahead_place", "place"]
-        yield finding(case, "reordered", rows, summary, _WITNESSES, partial(_argument, keyed), at=at)
+        yield finding(case, "reordered", totals, summary, _WITNESSES, partial(_argument, keyed), at=at)
 
 
 def _across_keys(case: Case, output: str, within: int) -> Iterator[Finding]:
@@ -234,7 +264,11 @@ def _in_scope(query: str, keyed: bool) -> str:
 
 def _split(case: Case, output: str, keyed: bool) -> str | None:
     """Why the order of some scope cannot be observed: its effects are in several lanes. None if there is no such scope."""
-    for row in case.rows(_in_scope(_SPLIT, keyed), {"output": output}):
+    case.sql(_in_scope(_SPLIT, keyed), {"output": output})
+    if not case.number("SELECT count(*) FROM split"):
+        return None
+    on_demand.load(case, _CAUSED_BY_SPLIT, {"output": output})
+    for row in case.rows(_SPLIT_KEY, {"output": output}):
         scope = _scope(row, keyed)
         more = f" (so are those of {row['n'] - 1} more)" if row["n"] > 1 else ""
         places = f"partitions {row['one']} and {row['other']} of {case.scenario.outputs[output].topic}"

@@ -9,11 +9,12 @@ from onceproof.base.words import times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import STRUCK, Allows, ClaimRule
-from onceproof.judge.relations import misplacement
+from onceproof.judge.relations import misplacement, on_demand
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import World
 from onceproof.judge.witness import Row, by, finding, holding, input_of, noun, total_of, unsettled_loss
 from onceproof.scenario.outputs import OutputSpec
+from onceproof.values import digest
 from onceproof.values.canonical import literal
 
 #: The source of a finding about the number of copies.
@@ -51,6 +52,11 @@ _DISAGREEMENTS = """
       AND NOT EXISTS (FROM judge.tally t WHERE t.output = p.other AND t.id = p.other_id AND t.wrong > 0)
       AND (p.source <> 'copies' OR (coalesce(o.extra, 0) < p.extra AND p.other NOT IN ({upserts})))
     GROUP BY ALL"""
+
+_SAME_CAUSE_OR_IDENTITY = f"""
+    SELECT output, h FROM judge.expected_digests SEMI JOIN faulty USING (topic, "partition", "offset")
+    UNION
+    SELECT output, h FROM judge.expected_digests WHERE h IN (SELECT {digest.of_text("id")} FROM faulty)"""  # noqa: S608
 
 _TOTALS = """
     SELECT output, source,
@@ -144,6 +150,8 @@ class SinkDisagreement(Checker):
         Damage(in_one_output_only, "one of two outputs lacks a row or record", only=("events", "rows"), outputs=2),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         if len(_compared(case)) < 2:
             return
@@ -153,6 +161,7 @@ class SinkDisagreement(Checker):
             return
         upserts = ", ".join(literal(name) for name, spec in case.outputs.items() if spec.kind == "upsert") or "''"
         case.sql(_FAULTY.format(upserts=upserts))
+        on_demand.load(case, _SAME_CAUSE_OR_IDENTITY)
         case.sql(_DISAGREEMENTS.format(upserts=upserts))
         for rows in by(case.rows(_TOTALS), "output", "source"):
             kind, source = noun(case, rows[0]["output"]), rows[0]["source"]

@@ -101,6 +101,8 @@ class StaleTail(Checker):
     }
     damages = (Damage(stopped_in_a_batch, "the job stops at some batch and makes no more progress", only=CAUSED),)
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         if case.drained:
             return

@@ -148,6 +148,8 @@ class TornBatch(Checker):
         ),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         torn_batches.create(case)

@@ -72,6 +72,8 @@ class Unexplained(Checker):
     }
     damages = (Damage(effect_of_nothing, "a row of an identity that the oracle does not expect"),)
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         for row in case.rows(_TOTALS):

@@ -107,6 +107,8 @@ class WrongValue(Checker):
     }
     damages = (Damage(other_content, "other content"),)
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         if not case.number("SELECT count(*) FROM judge.remaining WHERE wrong > 0"):

@@ -240,6 +240,8 @@ class ZombieWrite(Checker):
         ),
     )
 
+    by_digest = True
+
     def check(self, case: Case) -> Results:
         _create(case)
         for output in case.outputs:
@@ -289,6 +291,7 @@ def _of_output(case: Case, output: str) -> str | None:
     if spec.kind != "upsert" and _taken_over(case) and not sources.rewritten(case, output):
         case.sql(_OVERTAKEN.format(output=literal(output)))
         if case.number("SELECT count(*) FROM overtaken"):
+            case.all_rows()
             case.sql(_FROM_PLAN.format(output=literal(output)))
     return gap
 
@@ -300,6 +303,7 @@ def _taken_over(case: Case) -> bool:
 def _by_epoch(case: Case, output: str, how: str, *, scope: str, epoch: str) -> None:
     case.sql(_OUTDATED.format(output=literal(output), scope=scope, epoch=epoch))
     if case.number("SELECT count(*) FROM outdated"):
+        case.all_rows()
         case.sql(_FROM_WRITES.format(output=literal(output), how=literal(how)))
 
 

@@ -18,6 +18,7 @@ from onceproof.history.statements import Rows, execute
 from onceproof.scenario.model import Scenario
 from onceproof.values import documents, nested, tolerance
 from onceproof.values.canonical import literal
+from onceproof.values.shapes import Shape, shape_of
 
 # Little memory at first: what does not fit is spilled into the case's folder. Joining ten million causes with their
 # effects is several times quicker in memory, so a large run gets more, up to a bound. Some operators cannot spill (a
@@ -28,6 +29,7 @@ _LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
 # A history of at most so many bytes, uncompressed, is judged in memory: reading files would take most of the time.
 _SMALL = 2**20
 _PAGE_ROWS = 1000
+_SAMPLE = 100
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
@@ -94,7 +96,7 @@ class Database(Connection):
         """
         self.small = _bytes(history) <= _SMALL
         """Whether its tables are read into memory, once."""
-        settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
+        settings = {**_SETTINGS, "memory_limit": f"{memory_mb(history)}MB", "temp_directory": str(folder)}
         if self.small:  # a second thread would only slow down each statement
             settings["threads"] = 1
         where = ":memory:" if self.small else str(folder / "case.duckdb")
@@ -115,6 +117,16 @@ class Database(Connection):
         self.sql("SET enable_external_access = false")
 
 
+def common_shape(db: Connection, text: str, source: str) -> Shape | None:
+    """The shape that all texts have which the expression ``text`` gives over ``source`` (FROM ...). None if they differ."""
+    some = db.sql(f"SELECT * FROM (SELECT {text} AS text {source}) WHERE text IS NOT NULL LIMIT {_SAMPLE}").fetchall()  # noqa: S608
+    shape = shape_of(row[0] for row in some)
+    if shape is None:
+        return None
+    other = f"SELECT * FROM (SELECT {text} AS text {source}) WHERE NOT regexp_full_match(text, {literal(shape.pattern)}) LIMIT 1"  # noqa: S608
+    return None if db.sql(other).fetchall() else shape
+
+
 def observed_rows(table: str, file: Path) -> str:
     """A query for the rows of a history's table, with `later_columns`."""
     return f"SELECT *{later_columns(table, file)} FROM read_parquet({literal(str(file))})"  # noqa: S608
@@ -131,7 +143,8 @@ def _list(paths: Iterable[Path]) -> str:
     return f"[{', '.join(literal(str(path)) for path in paths)}]"
 
 
-def _memory_mb(history: History) -> int:
+def memory_mb(history: History) -> int:
+    """The memory limit of a database over this history, in MB, before any statement needed more."""
     records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
     return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
 

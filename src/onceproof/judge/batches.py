@@ -10,16 +10,35 @@ from onceproof.judge.findings import BatchReport, Finding, Outcome
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
+# Whether the planned ranges and the committed input show how many records each batch read, without a look at each record:
+# no two ranges of a query overlap, and the input has no gaps.
+_PLAIN = """
+    SELECT NOT EXISTS (
+        FROM (SELECT end_offset, lead(start_offset) OVER (PARTITION BY query, topic, "partition" ORDER BY start_offset) AS next
+              FROM history.batches WHERE end_offset > start_offset) WHERE next < end_offset)
+    AND NOT EXISTS (FROM judge.held WHERE n <> high - low + 1)"""
+
+_HELD = """
+    CREATE TABLE IF NOT EXISTS judge.held AS
+    SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
+    WHERE visibility = 'committed' GROUP BY ALL"""
+
+_BY_RANGE = """
+    SELECT p.query, p.batch, sum(greatest(least(p.end_offset, h.high + 1) - greatest(p.start_offset, h.low), 0))::BIGINT AS records
+    FROM planned p JOIN judge.held h ON h.topic = p.topic AND h."partition" = p."partition" GROUP BY ALL"""
+
 # An ASOF join against the few planned ranges scans the input once, whatever the number of batches.
+_BY_RECORD = """
+    SELECT p.query, p.batch, count(*) FILTER (i."offset" < p.end_offset) AS records
+    FROM history.input i JOIN (SELECT DISTINCT query, topic, "partition" FROM planned) r
+        ON r.topic = i.topic AND r."partition" = i."partition"
+    ASOF JOIN planned p ON p.query = r.query AND p.topic = i.topic AND p."partition" = i."partition"
+        AND i."offset" >= p.start_offset
+    WHERE i.visibility = 'committed' GROUP BY ALL"""
+
 _BATCHES = """
     WITH planned AS (FROM history.batches WHERE end_offset > start_offset),
-    taken AS (
-        SELECT p.query, p.batch, count(*) FILTER (i."offset" < p.end_offset) AS records
-        FROM history.input i JOIN (SELECT DISTINCT query, topic, "partition" FROM planned) r
-            ON r.topic = i.topic AND r."partition" = i."partition"
-        ASOF JOIN planned p ON p.query = r.query AND p.topic = i.topic AND p."partition" = i."partition"
-            AND i."offset" >= p.start_offset
-        WHERE i.visibility = 'committed' GROUP BY ALL),
+    taken AS ({taken}),
     active AS (SELECT query, batch, list(DISTINCT fault ORDER BY fault) AS faults FROM judge.windows GROUP BY ALL)
     SELECT b.query, b.batch, min(b.planned_by) AS planned_by, min(b.committed_by) AS committed_by,
            coalesce(any_value(t.records), 0) AS records, any_value(a.faults) AS faults,
@@ -43,7 +62,9 @@ def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tup
             counts[finding.anomaly] = counts.get(finding.anomaly, 0) + effects
     all_located = all(sum(f.batches.values()) >= f.total for f in violations)
     result = []
-    for row in case.rows(_BATCHES):
+    case.sql(_HELD)
+    taken = _BY_RANGE if case.number(_PLAIN) else _BY_RECORD
+    for row in case.rows(_BATCHES.format(taken=taken)):
         anomalies = by_batch.get(f"{row['query']}/{row['batch']}", {})
         held = row.pop("committed") and conclusive and all_located
         verdict = Outcome.VIOLATED if anomalies else Outcome.HELD if held else Outcome.INCONCLUSIVE

@@ -74,6 +74,9 @@ class Checker:
     damages: ClassVar[tuple[Damage, ...]] = ()
     """How to break a correct history so that this anomaly occurs."""
 
+    by_digest: ClassVar[bool] = False
+    """Whether it loads the rows that it reads (`onceproof.judge.relations.on_demand`). If not, all rows are loaded before it runs."""
+
     def check(self, case: Case) -> Results:
         """All findings of this anomaly, and the outputs that could not be judged. Raises `NotEvaluated` if none could."""
         raise NotImplementedError

@@ -15,11 +15,13 @@ from onceproof.history.reader import open_history
 from onceproof.judge import side_outputs
 from onceproof.judge.case import observed, sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.relations import caused, changes, compare, effects, expected, late, steady
+from onceproof.judge.relations import caused, changes, compare, effects, expected, late, on_demand, steady
 
 #: Method of `Case` -> the function that makes its tables.
 ON_DEMAND = {
     "compare": compare.create,
+    "all_rows": on_demand.load_all,
+    "all_expected": on_demand.load_expected,
     "changes": changes.create,
     "caused": caused.create,
     "uncommitted": expected.create_uncommitted,

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from onceproof.base.masking import masked_value
 from onceproof.history import run_files
 from onceproof.judge.findings import Verdict
+from onceproof.judge.relations import on_demand
 from onceproof.judge.witness_files import FOLDER
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ _ADAPTER = TypeAdapter(tuple[ShownRows, ...])
 
 def write(case: Case, verdict: Verdict, run_dir: Path) -> None:
     """Write the rows of all witnesses of findings that the claim does not allow. Writes nothing if there are none."""
-    rows = tuple(_of_verdict(case, verdict))
+    rows = tuple(of_verdict(case, verdict))
     if rows:
         text = json.dumps([masked_value(asdict(one)) for one in rows], default=str) + "\n"
         (run_dir / FOLDER).mkdir(mode=0o700, exist_ok=True)
@@ -82,7 +83,8 @@ def read(run_dir: Path) -> tuple[ShownRows, ...]:
         return ()
 
 
-def _of_verdict(case: Case, verdict: Verdict) -> Iterator[ShownRows]:
+def of_verdict(case: Case, verdict: Verdict) -> Iterator[ShownRows]:
+    """The rows of the witnesses of all findings that the claim does not allow."""
     wanted: dict[str, dict[str, tuple[dict[str, Any], str | None]]] = {}
     for finding in verdict.findings:
         for witness in finding.witnesses if finding.allowed is None and finding.output in case.expectations else ():
@@ -90,6 +92,7 @@ def _of_verdict(case: Case, verdict: Verdict) -> Iterator[ShownRows]:
             of_output.setdefault(_id(witness.identity), (witness.identity, witness.cause))
     inputs = _inputs(case, {cause for some in wanted.values() for _, cause in some.values() if cause is not None})
     for output, some in wanted.items():
+        on_demand.load_ids(case, output, some)
         expected = _rows(case, "judge.expected", "NULL", output, some)
         found = _rows(case, "judge.effects", "place", output, some)
         for id_, (identity, cause) in some.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from onceproof.base.words import times
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
+from onceproof.judge.relations import on_demand
 from onceproof.stores.contract import Words, store_of, stores
 
 if TYPE_CHECKING:
@@ -171,9 +172,11 @@ def labelled(total: int, what: str, labels: Mapping[str, int]) -> str:
 
 def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
     """Identity -> the positions of its effects, in order; the first few of each."""
+    ids = list(ids)
+    on_demand.load_ids(case, output, ids)
     query = """SELECT id, place FROM judge.effects WHERE output = $output AND list_contains($ids, id)
                QUALIFY row_number() OVER (PARTITION BY id ORDER BY pos, lane) <= $places ORDER BY id, pos, lane"""
-    rows = case.rows(query, {"output": output, "ids": list(ids), "places": _PLACES})
+    rows = case.rows(query, {"output": output, "ids": ids, "places": _PLACES})
     return {id_: tuple(row["place"] for row in group) for id_, group in groupby(rows, key=lambda row: row["id"])}
 
 

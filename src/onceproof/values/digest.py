@@ -1,13 +1,14 @@
 """The digest of an effect: three numbers that represent its identity and content when millions of effects are compared.
 
-They are stored next to the texts, in ``judge.expected`` and ``judge.effect_rows``: ``h`` for the identity's text, and
-``digest_1`` and ``digest_2`` for the content's, both in the encoding of `onceproof.values.canonical`. ``h`` and ``digest_2``
-are 64 bits of the text's MD5. ``digest_1`` is DuckDB's own hash, and never used alone: it reads a text eight bytes at a time,
-and the last byte of one group can undo a change in the last byte of the previous one, so that texts of one pattern
-(``{"id":"X","b":"Y"}``, any two letters) share 256 hashes. ``hash(h, digest_2)`` identifies a state of a changelog, identity
-and content together.
+``h`` is for the identity, ``digest_1`` and ``digest_2`` for the content: the lower 64 bits of the identity text's MD5, and the two
+halves of the content text's. The texts are those of `onceproof.values.canonical`: version 1 of the encoding is the JSON object of
+the columns' canonical texts, in the order in which the oracle gives them, without blanks, as UTF-8. ``docs/digests.md`` describes
+it, and says how likely two different texts have the same digests. ``hash(h, digest_2)`` identifies a state of a changelog,
+identity and content together.
 
-Digests are compared by their exact sums. No other module of the judge depends on how they are made.
+Digests are compared by their exact sums: with XOR, a duplicated pair would cancel out, and a DOUBLE would lose digits. A sum of
+64-bit numbers is a HUGEINT, which has room for 2 ** 63 of them. DuckDB's own hash would be faster, but texts that differ in one
+bit can share it (`tests/judge/test_digests_first.py`). No other module of the judge depends on how digests are made.
 """
 
 from __future__ import annotations
@@ -28,16 +29,26 @@ BUCKET = f"(h % {_BUCKETS})"
 DIFFERENT = """(sum(sign) <> 0 OR sum(sign * digest_1::HUGEINT) <> 0 OR sum(sign * digest_2::HUGEINT) <> 0)"""
 
 
+# Shifts and masks of 128-bit numbers are fast, divisions are ten times slower.
+_LOWER = "18446744073709551615::UHUGEINT"
+
+
 def of_text(text: str) -> str:
-    """SQL for the digest of a text expression that identifies something: an identity, a key. NULL has a digest, too."""
-    return f"hash(md5_number({text}))"
+    """SQL for the digest of a text expression that identifies something: an identity, a key. That of NULL is 0."""
+    return f"coalesce((md5_number({text}) & {_LOWER})::UBIGINT, 0)"
 
 
 def of_content(content: str) -> tuple[str, str]:
     """SQL for the two digests of a text expression."""
-    return f"hash({content})", of_text(content)
+    return f"coalesce((md5_number({content}) >> 64)::UBIGINT, 0)", of_text(content)
+
+
+def of_row() -> str:
+    """SQL for the digests of a row with ``id`` and ``content``, as ``h``, ``digest_1`` and ``digest_2``."""
+    one, two = of_content("content")
+    return f"{of_text('id')} AS h, {one} AS digest_1, {two} AS digest_2"
 
 
 def of_rows(rows: str) -> str:
     """SQL that adds the digests to rows with ``id`` and ``content``, after their own columns."""
-    return f"SELECT *, {of_text('id')}, {', '.join(of_content('content'))} FROM ({rows})"  # noqa: S608
+    return f"SELECT *, {of_row()} FROM ({rows})"  # noqa: S608

@@ -45,6 +45,8 @@ VALUE, JSON, WHOLE, FRACTION, DECIMAL, BOOLEAN, TEXT, OTHER = (
 LONG_FRACTION = "|".join(
     ["[0-9]{16}[.eE]", *(f"[0-9]{{{n}}}[.][0-9]{{{16 - n}}}" for n in range(1, 16)), "[0-9][eE][+-]?[0-9]{3}"]
 )
+#: Matches whatever `LONG_FRACTION` matches, and more, in half the time.
+MAYBE_LONG = "[0-9.]{16}|[0-9][eE][+-]?[0-9]{3}"
 #: Also matches whole numbers that a column of fractions, or of 64-bit integers, may not hold.
 LONG_NUMBER = f"[0-9]{{16}}|{LONG_FRACTION}"
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,9 +34,10 @@ Row = tuple[str, dict[str, Any]]
 """The position of a row, for messages, and its columns."""
 
 FIELDS = ("key", "key_base64", "value", "value_base64", "partition", "offset", "timestamp_ms", "visibility")
-_VISIBILITY = ("committed", "aborted", "open")
+VISIBILITY = ("committed", "aborted", "open")
 _ENDINGS = (".jsonl", ".ndjson", ".parquet")
 _BATCH_ROWS = 16_384
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 #: Half of a surrogate pair: JSON can escape one alone, but no encoding can write it.
@@ -60,33 +62,77 @@ def rows(path: Path, *, ending: str | None = None) -> Iterator[Row]:
     return _parquet(path) if ending == ".parquet" else _json_lines(path)
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether this is an existing file that is read as Parquet."""
+    return path.suffix == ".parquet" and is_file(path)
+
+
 def records(path: Path) -> Iterator[dict[str, Any]]:
     """Every row of the file as a record: ``key`` and ``value`` as bytes or None, ``partition`` and ``offset`` always set.
 
     If the file gives no offsets, records are numbered in their order within each partition; if it gives no partition, it is 0.
     Raises `UsageError` as `rows` does, and for unknown fields.
     """
-    numbered: dict[int, int] = {}
-    as_records: bool | None = None
-    own_offsets: bool | None = None
-    for place, row in rows(path):
-        if as_records is None:
-            as_records = "value" in row or "value_base64" in row
-        found: dict[str, Any] = record(place, row) if as_records else {"key": None, "value": as_json(row).encode()}
+    yield from Numbered().records(rows(path))
+
+
+class Numbered:
+    """Gives the records of a file their offsets, and refuses offsets that do not rise."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}
+        """Partition -> the least offset that its next record may have."""
+        self._as_records: bool | None = None
+        self._own: bool | None = None
+        """Whether the records have offsets of their own; None before the first record."""
+
+    def records(self, found: Iterable[Row]) -> Iterator[dict[str, Any]]:
+        """Each row as a record. Raises `UsageError`."""
+        for place, row in found:
+            if self._as_records is None:
+                self._as_records = "value" in row or "value_base64" in row
+            yield self._numbered(
+                place, record(place, row) if self._as_records else {"key": None, "value": as_json(row).encode()}
+            )
+
+    def _numbered(self, place: str, found: dict[str, Any]) -> dict[str, Any]:
         partition = found.setdefault("partition", 0)
-        if own_offsets is None:
-            own_offsets = "offset" in found
-        if own_offsets != ("offset" in found):
+        if self._own is None:
+            self._own = "offset" in found
+        if self._own != ("offset" in found):
             raise UsageError(
                 f"{place}: some rows have an offset and others do not", hint="give an offset to all rows, or to none"
             )
-        least = numbered.get(partition, 0)
+        least = self._next.get(partition, 0)
         offset = found.setdefault("offset", least)
         if offset < least:
             hint = "sort the file by partition and offset; each record may be in it only once"
             raise UsageError(f"{place}: offset {offset} of partition {partition} comes after {least - 1}", hint=hint)
-        numbered[partition] = offset + 1
-        yield found
+        self._next[partition] = offset + 1
+        return found
+
+    def of_columns(
+        self, partitions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.int64] | None:
+        """The offsets of many records; None, with nothing changed, if some of them would be refused."""
+        if self._own is not None and self._own != (offsets is not None):
+            return None
+        order = np.argsort(partitions, kind="stable")
+        sorted_ = partitions[order]
+        begins = np.flatnonzero(np.r_[True, sorted_[1:] != sorted_[:-1]]) if len(sorted_) else np.array([], np.int64)
+        given = np.empty(len(partitions), np.int64)
+        following: dict[int, int] = {}
+        for begin, end in zip(begins, [*begins[1:], len(sorted_)], strict=True):
+            partition, which = int(sorted_[begin]), order[begin:end]
+            least = self._next.get(partition, 0)
+            own = np.arange(least, least + end - begin) if offsets is None else offsets[which]
+            if own[0] < least or (np.diff(own) <= 0).any():
+                return None
+            given[which] = own
+            following[partition] = int(own[-1]) + 1
+        self._own = offsets is not None
+        self._next |= following
+        return given
 
 
 def record(place: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -100,8 +146,8 @@ def record(place: str, row: dict[str, Any]) -> dict[str, Any]:
             found[name] = _count(place, name, given)
     visibility = row.get("visibility")
     if visibility is not None:
-        if visibility not in _VISIBILITY:
-            raise UsageError(f"{place}: visibility {visibility!r} is not one of {', '.join(_VISIBILITY)}")
+        if visibility not in VISIBILITY:
+            raise UsageError(f"{place}: visibility {visibility!r} is not one of {', '.join(VISIBILITY)}")
         found["visibility"] = visibility
     return found
 
@@ -121,7 +167,7 @@ def _bytes(place: str, row: dict[str, Any], name: str) -> bytes | None:
 
 def _count(place: str, name: str, given: Any) -> int:
     if isinstance(given, datetime) and name == "timestamp_ms":
-        return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
+        return ((given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
     digits = str(given)
     if isinstance(given, bool) or not digits.isdecimal():
         raise UsageError(f"{place}: {name} {given!r} is not a whole number from 0 up")
@@ -228,19 +274,35 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _parquet(path: Path) -> Iterator[Row]:
+    for number, table in parquet_tables(path):
+        yield from rows_of(path, number, table)
+
+
+def parquet_tables(path: Path) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of a Parquet file in pieces, each with the number of its first row; times in microseconds. Raises `UsageError`."""
     number = 0
     try:
         with pq.ParquetFile(path) as file:
             schema = _microseconds(file.schema_arrow)
             check_names(path, schema)
-            converters = {field.name: convert for field in schema if (convert := _converter(field.type)) is not None}
             for batch in file.iter_batches(_BATCH_ROWS):
-                for row in pa.Table.from_batches([batch]).cast(schema).to_pylist():
-                    for name, convert in converters.items():
-                        row[name] = convert(row[name])
-                    yield f"{path}, row {number}", row
-                    number += 1
+                if batch.num_rows:
+                    yield number, pa.Table.from_batches([batch]).cast(schema)
+                number += batch.num_rows
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read after row {number}: {error}") from error
+
+
+def rows_of(path: Path, number: int, table: pa.Table) -> Iterator[Row]:
+    """The rows of one piece of a Parquet file, numbered from ``number``. Raises `UsageError`."""
+    converters = {field.name: convert for field in table.schema if (convert := _converter(field.type)) is not None}
+    try:
+        for row in table.to_pylist():
+            for name, convert in converters.items():
+                row[name] = convert(row[name])
+            yield f"{path}, row {number}", row
+            number += 1
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read after row {number}: {error}") from error
 
 

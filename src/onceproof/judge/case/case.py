@@ -17,6 +17,9 @@ outputs (`onceproof.oracle.contract.inputs`), and passes its results to this one
         ``content``, and its position: ``partition``, ``offset``, ``key`` (Kafka), ``xid``, ``commit_order`` (Postgres);
         ``lane`` and ``pos`` order the effects: positions in different lanes have no order, equal positions are simultaneous;
         ``place`` is the position in words.
+    ``expected_digests``, ``effect_digests``
+        The same rows as digests, with their causes and positions (`onceproof.judge.relations.digests`). They are always complete.
+        Of a large history, ``expected`` and ``effects`` hold only the rows that were asked for (`onceproof.judge.relations.on_demand`).
     ``batches``, ``output_batches``
         One row per batch and source partition, with ``planned_ms`` and ``committed_ms`` (wall clock) and ``replayed``: planned
         by one driver start and committed by another, or never committed. ``output_batches``: the non-empty batches of the query
@@ -88,6 +91,10 @@ class Case(Database):
         """Whether late records may count. ``judge.borderline`` lists the effects that this concerns."""
         self.knows_uncommitted = False
         """Whether the content of ``judge.uncommitted`` is known. If not, the table is empty."""
+        self.digest_first = False
+        """Whether both sides are stored as digests, and their rows are loaded when they are asked for."""
+        self.effect_sources: dict[str, str] = {}
+        """Output -> SQL for its effects, still as observed (`onceproof.judge.case.sources`)."""
         self._on_demand = on_demand
         self._made: dict[str, Exception | None] = {}
         """The tables that were made -> the error that this raised, if any."""
@@ -108,10 +115,10 @@ class Case(Database):
         return sorted((query, entry.note) for query, entry in entries if entry is not None and entry.reason in reasons)
 
     def effects_of(self, output: str) -> int:
-        return self.number("SELECT count(*) FROM judge.effect_rows WHERE output = $output", {"output": output})
+        return self.number("SELECT count(*) FROM judge.effect_digests WHERE output = $output", {"output": output})
 
     def expected_in(self, output: str) -> int:
-        return self.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output})
+        return self.number("SELECT count(*) FROM judge.expected_digests WHERE output = $output", {"output": output})
 
     def compare(self) -> None:
         """Make the tables of `onceproof.judge.relations.compare`, once."""
@@ -120,6 +127,14 @@ class Case(Database):
     def changes(self) -> None:
         """Make the view of `onceproof.judge.relations.changes`, once."""
         self._demand("changes")
+
+    def all_rows(self) -> None:
+        """Load all rows into ``judge.expected`` and ``judge.effect_rows``, once (`onceproof.judge.relations.on_demand`)."""
+        self._demand("all_rows")
+
+    def all_expected(self) -> None:
+        """Load all rows into ``judge.expected``, once."""
+        self._demand("all_expected")
 
     def caused(self) -> None:
         """Make the table of `onceproof.judge.relations.caused`, once."""
@@ -147,6 +162,10 @@ class Case(Database):
                 self._made[tables] = failure
         if (failed := self._made[tables]) is not None:
             raise failed
+
+    def is_made(self, tables: str) -> bool:
+        """Whether `once` was called for these tables."""
+        return tables in self._made
 
     def close(self) -> None:
         self.inputs.close()

@@ -28,5 +28,7 @@ class Reading:
     """Read all values in Python: some names differ only by case or occur twice, or strings are where numbers should be."""
     long_numbers: bool = False
     """Read in Python the values with numbers that a double cannot hold."""
+    canonical: frozenset[str] = frozenset()
+    """Columns whose texts are canonical as they are written: short whole numbers."""
     members: Mapping[str, str] = field(default_factory=dict)
     """Column -> name of the member, where these differ."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
-from onceproof.values import digest
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _SEVERAL = """
 
 _FIND_SEVERAL = """
     CREATE OR REPLACE TEMP TABLE several AS
-    SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1
+    SELECT h FROM judge.expected_digests WHERE output = $output GROUP BY h HAVING count(*) > 1
     UNION SELECT h FROM judge.suspects WHERE output = $output"""
 
 _INSERT = """
@@ -49,6 +48,29 @@ _INSERT = """
     FROM ({rows}) s
     ASOF LEFT JOIN (FROM judge.output_batches WHERE output = $output) b
         ON b.topic = s.topic AND b."partition" = s."partition" AND s."offset" >= b.start_offset"""
+
+# Whether ranges overlap: only then does it matter which of them begins last.
+_OVERLAP = """
+    SELECT count(*) FROM (
+        SELECT end_offset, lead(start_offset) OVER (PARTITION BY topic, "partition" ORDER BY start_offset) AS next
+        FROM judge.output_batches WHERE output = $output) WHERE next < end_offset"""
+
+# The ranges cut into stretches of about the length of a range: a join by equality, which needs no sort of the effects.
+_STRETCHES = """
+    CREATE OR REPLACE TEMP TABLE stretches_of_batches AS
+    SELECT query, batch, topic, "partition", start_offset, end_offset,
+           unnest(range(start_offset // {length}, (end_offset - 1) // {length} + 1)) AS stretch
+    FROM judge.output_batches WHERE output = $output"""
+
+_LENGTH = """
+    SELECT greatest(sum(end_offset - start_offset) // count(*), 1) FROM judge.output_batches WHERE output = $output"""
+
+_INSERT_APART = """
+    INSERT INTO judge.caused
+    SELECT $output, s.*, b.query, b.batch FROM ({rows}) s
+    LEFT JOIN stretches_of_batches b
+        ON b.topic = s.topic AND b."partition" = s."partition" AND b.stretch = s."offset" // {length}
+        AND s."offset" >= b.start_offset AND s."offset" < b.end_offset"""
 
 
 def create_batches(case: Case) -> None:
@@ -89,7 +111,7 @@ def _create_progress(case: Case) -> None:
 # If a partition's input has no gaps, its least and greatest offset show that it holds all causes, without a join.
 _BEYOND = """
     WITH named AS (
-        SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected
+        SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected_digests
         WHERE "offset" IS NOT NULL GROUP BY ALL),
     held AS (
         SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
@@ -98,7 +120,7 @@ _BEYOND = """
     WHERE NOT coalesce(h.low <= n.low AND h.high >= n.high AND h.n = h.high - h.low + 1, false) ORDER BY output"""
 
 _UNKNOWN = """
-    SELECT count(*) AS n, min((coalesce(topic, '?'), coalesce("partition", -1), "offset")) AS first FROM judge.expected e
+    SELECT count(*) AS n, min((coalesce(topic, '?'), coalesce("partition", -1), "offset")) AS first FROM judge.expected_digests e
     WHERE output = $output AND "offset" IS NOT NULL AND NOT EXISTS (
         FROM history.input i WHERE i.topic = e.topic AND i."partition" = e."partition" AND i."offset" = e."offset"
         AND i.visibility = 'committed')"""
@@ -136,8 +158,14 @@ def create(case: Case) -> None:
 
 
 def _insert(case: Case, output: str, query: str, *, state: str = "h", **conditions: str) -> None:
-    effects = f"SELECT {state} AS h, lane, pos, commit_order FROM judge.effects WHERE output = $output"  # noqa: S608
-    causes = f"""SELECT {state} AS h, topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN {digest.of_text('"key"')} END AS scope
-        FROM judge.expected WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
+    effects = f"""SELECT {state} AS h, coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos, commit_order
+        FROM judge.effect_digests WHERE output = $output"""  # noqa: S608
+    causes = f"""SELECT {state} AS h, topic, "partition", "offset", scope
+        FROM judge.expected_digests WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
     rows = query.format(effects=effects, causes=causes, **conditions)
-    case.sql(_INSERT.format(rows=rows), {"output": output})
+    if case.number(_OVERLAP, {"output": output}):
+        case.sql(_INSERT.format(rows=rows), {"output": output})
+        return
+    length = case.number(_LENGTH, {"output": output}) or 1
+    case.sql(_STRETCHES.format(length=length), {"output": output})
+    case.sql(_INSERT_APART.format(rows=rows, length=length), {"output": output})

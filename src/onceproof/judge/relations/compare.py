@@ -26,15 +26,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge.relations import struck
+from onceproof.judge.relations import on_demand, struck
 from onceproof.values import digest
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
 # Both sides, each row with a sign: equal rows on both sides add up to zero.
-_SIDES = """(SELECT output, h, digest_1, digest_2, 1 AS sign FROM judge.expected
-             UNION ALL SELECT output, h, digest_1, digest_2, -1 FROM judge.effect_rows)"""
+_SIDES = """(SELECT output, h, digest_1, digest_2, 1 AS sign FROM judge.expected_digests
+             UNION ALL SELECT output, h, digest_1, digest_2, -1 FROM judge.effect_digests)"""
 
 _UNEQUAL = f"""
     CREATE TABLE judge.unequal AS
@@ -103,6 +103,7 @@ _MISSING = """
 def create(case: Case) -> None:
     case.sql(_UNEQUAL)
     case.sql(_SUSPECTS)
+    on_demand.load(case, "FROM judge.suspects")
     case.sql(_COUNTS)
     case.sql(_TALLY)
     case.sql(

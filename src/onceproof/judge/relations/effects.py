@@ -12,13 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
+from onceproof.history.database import common_shape
 from onceproof.judge.case import sources
 from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.relations import states
+from onceproof.judge.relations import digests, states
 from onceproof.stores.contract import store_of
-from onceproof.values import digest, documents
+from onceproof.values import digest, documents, shapes
 from onceproof.values.canonical import (
     WHOLE_NUMBERS,
     canonical_rows,
@@ -29,6 +30,7 @@ from onceproof.values.canonical import (
     quote,
 )
 from onceproof.values.nested import EXACT_NUMBERS
+from onceproof.values.shapes import Shape
 from onceproof.values.tolerance import within
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def load(case: Case) -> None:
     """Fill ``judge.effect_rows``. Outputs that cannot be judged go into ``case.unreadable``, with the reason."""
     case.sql(f"""CREATE TABLE judge.effect_rows (output VARCHAR, id {digest.TEXT}, content {digest.TEXT},
                 "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" {digest.TEXT}, {digest.COLUMNS})""")
+    digests.create_effects(case)
     named = []
     for output, spec in case.scenario.outputs.items():
         named.append(f"({literal(output)}, {literal(spec.place)}, {literal(store_of(spec).words.commit)})")
@@ -53,7 +56,8 @@ def load(case: Case) -> None:
         if problem is not None:
             _give_up(case, output, problem)
         elif output in case.expectations:
-            case.sql(f"INSERT INTO judge.effect_rows {digest.of_rows(decoded(case, output, source))}")
+            case.effect_sources[output] = source
+            insert(case, output, reduced=case.digest_first)
             if spec.kind == "changelog":
                 states.drop_unseen(case, output)
             for column, tolerance in spec.tolerance.items():
@@ -61,6 +65,31 @@ def load(case: Case) -> None:
     case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named, commit_word)")  # noqa: S608
     case.sql(f"""CREATE VIEW judge.effects AS
         SELECT e.*, {POSITION} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
+
+
+def insert(case: Case, output: str, *, reduced: bool = False, wanted: bool = False) -> None:
+    """Insert the effects of one output into ``judge.effect_rows``, or with ``reduced`` their digests into ``judge.effect_digests``.
+
+    With ``wanted``, only the effects of the identities in ``judge.wanted``.
+    """
+    source = case.effect_sources[output]
+    if reduced:
+        case.sql(f"INSERT INTO judge.effect_digests {digests.OF_EFFECTS.format(rows=decoded(case, output, source))}")
+        return
+    if wanted:
+        source = _WANTED_POSITIONS.format(source=source, output=literal(output))
+    rows = digest.of_rows(decoded(case, output, source))
+    if wanted:
+        rows = f"SELECT * FROM ({rows}) SEMI JOIN judge.wanted USING (output, h)"  # noqa: S608
+    case.sql(f"INSERT INTO judge.effect_rows {rows}")
+
+
+# Most records are left out by their position, before their values are decoded.
+_WANTED_POSITIONS = """
+    SELECT s.* FROM ({source}) s SEMI JOIN (
+        SELECT DISTINCT "partition", "offset" FROM judge.effect_digests SEMI JOIN judge.wanted USING (output, h)
+        WHERE output = {output}) p
+    ON p."partition" IS NOT DISTINCT FROM s."partition" AND p."offset" IS NOT DISTINCT FROM s."offset" """
 
 
 def decoded(case: Case, output: str, source: str, *more: str) -> str:
@@ -92,7 +121,7 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
     texts = canonical_rows(
         f"""SELECT * EXCLUDE ({"f, d" if twice else "f"}, content), {opened}
             FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
-        {fields[name]: sql_type for name, sql_type in columns.items()},
+        {fields[name]: sql_type for name, sql_type in columns.items() if name not in reading.canonical},
     )
     identity = {name: quote(fields[name]) for name in case.scenario.outputs[output].identity}
     rest = "".join(f", {column}" for column in more)
@@ -134,8 +163,11 @@ def _kind(sql_type: str) -> str:
     return kinds.get(kind, documents.TEXT if kind in ("VARCHAR", "ENUM") else documents.OTHER)
 
 
-def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool) -> Reading:
-    """How to read an output whose values have these names. Scans its records once, for values that need exact reading."""
+def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool, shape: Shape | None) -> Reading:
+    """How to read an output whose values have these names. Scans its records once, for values that need exact reading.
+
+    No scan is needed if all values have one shape, whose strings and numbers are where they are expected.
+    """
     members = {column: name for name, column in documents.renamed(names).items()}
     spec = case.scenario.outputs[output]
     if _all_texts(case, output):
@@ -147,6 +179,17 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     }
     numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
+    if shape is not None and not any(
+        (shape.kinds.get(name) == shapes.STRING) != (kind == documents.TEXT)
+        for name, kind in columns.items()
+        if name in shape.kinds and (kind in _NUMBERS or kind == documents.TEXT)
+    ):
+        written = {
+            name
+            for name, kind in columns.items()
+            if shape.kinds.get(name) == shapes.WHOLE and kind in (documents.WHOLE, documents.DECIMAL)
+        }
+        return Reading(exact=bool(members) or repeated, members=members, canonical=frozenset(written))
     # A name without a backslash is not escaped.
     suspects = [
         r"\\u",
@@ -154,6 +197,10 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     ]
     every = sources.records(output, spec, "content IS NOT NULL")
     fractions = any(kind in (*_NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
+    # Nearly always there are none: one cheap look at every record shows it.
+    any_of = literal("|".join([*suspects, *([documents.MAYBE_LONG] if fractions else [])]))
+    if not case.number(f"SELECT count(*) FROM ({every}) WHERE regexp_matches(content, {any_of})"):  # noqa: S608
+        return Reading(exact=bool(members) or repeated, members=members)
     query = f"""SELECT bool_or(regexp_matches(content, {literal("|".join(suspects))})) AS suspect,
                        {f"bool_or(regexp_matches(content, {literal(documents.LONG_FRACTION)}))" if fractions else "false"} AS long
                 FROM ({every})"""  # noqa: S608
@@ -190,7 +237,7 @@ _PLAIN = ("UBIGINT", "BIGINT", "DOUBLE", "BOOLEAN")
 def _give_up(case: Case, output: str, problem: str) -> None:
     case.unreadable[output] = problem
     # Otherwise all effects expected in this output would count as lost.
-    case.sql("DELETE FROM judge.expected WHERE output = $output", {"output": output})
+    digests.forget(case, output)
     case.expectations.pop(output, None)
 
 
@@ -198,23 +245,36 @@ def _shape_problem(case: Case, output: str, source: str) -> str | None:
     """Why the effects cannot be compared with the expected ones; None if they can. Usually takes one scan, of their names."""
     if case.scenario.outputs[output].expected == "empty":
         return None
-    query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
-    shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
+    shape = _common_shape(case, output, source)
+    if shape is not None:
+        every_shape = {tuple(shape.kinds)}
+    else:
+        query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
+        every_shape = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
     # The source of an append output holds all its records. A value without names is an empty object, or no object.
-    if () in shapes or case.scenario.outputs[output].kind != "append":
+    if () in every_shape or case.scenario.outputs[output].kind != "append":
         problem = _undecodable(case, output)
         if problem is not None:
             return problem
-    names = {name for shape in shapes for name in shape}
+    names = {name for names_ in every_shape for name in names_}
     every = names
     if output in case.expectations:
-        repeated = any(len(set(shape)) < len(shape) for shape in shapes)
+        repeated = any(len(set(names_)) < len(names_) for names_ in every_shape)
         wanted = {*case.expectations[output].columns, *case.scenario.outputs[output].ignore}
         every = documents.with_absent(names, wanted)
-        case.readings[output] = _reading(case, output, every, repeated=repeated)
+        case.readings[output] = _reading(case, output, every, repeated=repeated, shape=shape)
     columns = documents.columns(every)
     found = {columns[name] for name in names}
     return _missing_identity(case, output, found) or _unnamed_columns(case, output, found)
+
+
+def _common_shape(case: Case, output: str, source: str) -> Shape | None:
+    """The shape of every value of an output, also of those that no reader sees; None if there are several, or a value is missing."""
+    spec = case.scenario.outputs[output]
+    values = f"FROM ({source})" if spec.has_rows else f"FROM ({sources.records(output, spec, 'true')})"
+    if case.number(f"SELECT count(*) {values} WHERE content IS NULL"):
+        return None
+    return common_shape(case, "content", values)
 
 
 def _undecodable(case: Case, output: str) -> str | None:
@@ -238,6 +298,7 @@ def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
                        FROM judge.expected WHERE output = $output"""  # noqa: S608
         if name in found:
             continue
+        case.all_expected()
         if spec.dead_letter_of is not None or case.rows(expected, {"output": output})[0]["all_have_it"]:
             item = store_of(spec).words.item
             return f"no {item} has a column {name!r}, which is part of the identity; the columns are {', '.join(sorted(found))}"

@@ -6,6 +6,8 @@ their columns are compared, which key and headers a record must carry, and which
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -14,7 +16,7 @@ from onceproof.base.errors import NotEvaluated, UsageError
 from onceproof.base.words import are, times
 from onceproof.judge.case import record_key
 from onceproof.judge.case.outputs import OutputExpectation
-from onceproof.judge.relations import expected_columns
+from onceproof.judge.relations import digests, expected_columns
 from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.expectation import CLOSES, RESERVED, Expectation, ExpectedRows
 from onceproof.oracle.contract.inputs import COMMITTED, Inputs, View
@@ -31,8 +33,11 @@ def create(case: Case) -> None:
     inputs = case.inputs.seen()
     _create_table(case, "judge.expected")
     case.answer = _ask(case, inputs)
+    case.digest_first = _digests_suffice(case, inputs)
+    digests.create_expected(case)
+    table = "judge.expected_digests" if case.digest_first else "judge.expected"
     for output, rows in case.answer.outputs.items():
-        case.expectations[output] = _take(case, "judge.expected", inputs, output, rows)
+        case.expectations[output] = _take(case, table, inputs, output, rows, reduced=case.digest_first)
     for output, spec in case.scenario.outputs.items():
         # The scenario was checked before the run, but its run directory may have been edited, or written by another program.
         if output not in case.expectations and not spec.is_side_output:
@@ -43,23 +48,44 @@ def create(case: Case) -> None:
             )
 
 
-def again(case: Case, table: str, view: View = COMMITTED, *, still_open: bool = False) -> None:
+@dataclass(frozen=True)
+class Chosen:
+    """Which of an oracle's rows are stored."""
+
+    of_cause: str | None
+    """A condition on the columns of the oracle's query that all of them meet, if there is one: it only saves time."""
+    of_digest: str
+    """A condition on the rows with their digests."""
+
+
+def again(
+    case: Case,
+    table: str,
+    view: View = COMMITTED,
+    *,
+    still_open: bool = False,
+    only: Mapping[str, Chosen] | None = None,
+) -> None:
     """Ask the oracle again, about another view of the input. Store its answer for outputs that can be judged in ``table``.
 
-    With ``still_open``, store only rows whose window had not closed when the run ended. Raises `NotEvaluated`.
+    With ``still_open``, store only rows whose window had not closed when the run ended; with ``only``, only the chosen rows of
+    these outputs. Raises `NotEvaluated`.
     """
     inputs = case.inputs.seen(view)
     _create_table(case, table)
     wanted = case.expectations.keys() & case.closing if still_open else case.expectations.keys()
+    wanted = wanted if only is None else wanted & only.keys()
     for output, rows in _ask(case, inputs).outputs.items():
         if output in wanted:
-            _take(case, table, inputs, output, rows, still_open=still_open)
+            chosen = None if only is None else only[output]
+            _take(case, table, inputs, output, rows, still_open=still_open, chosen=chosen)
 
 
 def create_uncommitted(case: Case) -> None:
     """Make ``judge.uncommitted`` (see `onceproof.judge.case.case.Case.uncommitted`)."""
     source, case.knows_uncommitted = "judge.expected WHERE false", True
     if case.number("SELECT count(*) FROM history.input WHERE visibility <> 'committed'"):
+        case.all_expected()
         try:
             again(case, "judge.expected_of_all", View(uncommitted=True))
             source = "judge.expected_of_all"
@@ -78,7 +104,10 @@ def check_identities(case: Case) -> None:
             continue
         query = """SELECT count(*) AS n, min(id) AS first FROM (
                        SELECT min(id) AS id FROM judge.expected WHERE output = $output AND h IN (
-                           SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
+                           SELECT h FROM judge.expected_digests WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
+        if not case.number(_SEVERAL_ROWS, {"output": output}):
+            continue
+        case.all_expected()
         row = case.rows(query, {"output": output})[0]
         if row["n"]:
             columns = ", ".join(case.scenario.outputs[output].identity)
@@ -90,6 +119,10 @@ def check_identities(case: Case) -> None:
                 case.unreadable[output] = why
             else:
                 case.doubts.append(why)
+
+
+_SEVERAL_ROWS = """
+    SELECT count(*) FROM (SELECT h FROM judge.expected_digests WHERE output = $output GROUP BY h HAVING count(*) > 1)"""
 
 
 def _check_states(case: Case, output: str) -> None:
@@ -109,15 +142,33 @@ def _ask(case: Case, inputs: Inputs) -> Expectation:
     return oracle_of(case.oracle).expect(inputs)
 
 
+def _digests_suffice(case: Case, inputs: Inputs) -> bool:
+    try:
+        return digests.suffice(case, inputs)
+    except duckdb.Error:  # `_take` reports the broken query
+        return False
+
+
 def _create_table(case: Case, table: str) -> None:
-    case.sql(f"""CREATE TABLE {table} (output VARCHAR, id {digest.TEXT}, content {digest.TEXT}, topic VARCHAR,
+    case.sql(f"""CREATE TABLE IF NOT EXISTS {table} (output VARCHAR, id {digest.TEXT}, content {digest.TEXT}, topic VARCHAR,
                  "partition" INTEGER, "offset" BIGINT, "key" {digest.TEXT}, nth BIGINT, to_partition INTEGER, closes_us BIGINT, {digest.COLUMNS})""")
 
 
 def _take(
-    case: Case, table: str, inputs: Inputs, output: str, rows: ExpectedRows, *, still_open: bool = False
+    case: Case,
+    table: str,
+    inputs: Inputs,
+    output: str,
+    rows: ExpectedRows,
+    *,
+    still_open: bool = False,
+    chosen: Chosen | None = None,
+    reduced: bool = False,
 ) -> OutputExpectation:
-    """Insert the rows of one output into a table. Raises `NotEvaluated` for a query that fails or lacks an identity column."""
+    """Insert the rows of one output, or with ``reduced`` their digests only, into a table.
+
+    Raises `NotEvaluated` for a query that fails or lacks an identity column.
+    """
     spec = case.scenario.outputs[output]
     if problem := statement_problem(rows.query):
         raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
@@ -134,8 +185,13 @@ def _take(
             if (gap := record_key.headers_problem(case, types)) is not None:
                 raise NotEvaluated(f"output {output!r} compares headers, but {gap}")
             columns[record_key.HEADERS] = "VARCHAR"
-        rows_file = inputs.store(_rows(case, output, query, types, columns, key))
-        case.sql(f"INSERT INTO {table} {digest.of_rows(f'SELECT * FROM read_parquet({literal(str(rows_file))})')}")  # noqa: S608
+        if chosen is not None and chosen.of_cause is not None:
+            query = f"SELECT * FROM (\n{query}\n) WHERE {chosen.of_cause}"  # noqa: S608
+        whole_rows = _rows(case, output, query, types, columns, key)
+        stored = digests.OF_EXPECTED.format(rows=whole_rows) if reduced else digest.of_rows(whole_rows)
+        if chosen is not None:
+            stored = f"SELECT * FROM ({stored}) WHERE {chosen.of_digest}"  # noqa: S608
+        case.sql(f"INSERT INTO {table} SELECT * FROM read_parquet({literal(str(inputs.store(stored)))})")  # noqa: S608
     except duckdb.Error as error:
         raise NotEvaluated(
             f"the oracle's query for output {output!r} fails: {error}{case.inputs.renamings()}"

@@ -85,9 +85,9 @@ _WRONG_ROW = """
 _UNEQUAL = """
     CREATE OR REPLACE TEMP TABLE unequal AS
     SELECT bucket FROM (
-        SELECT {bucket} AS bucket, 1 AS sign, hash(h, to_partition) AS where_it_is FROM judge.expected
+        SELECT {bucket} AS bucket, 1 AS sign, hash(h, to_partition) AS where_it_is FROM judge.expected_digests
         WHERE output = {output} AND to_partition IS NOT NULL
-        UNION ALL SELECT {bucket}, -1, hash(h, "partition") FROM judge.effect_rows WHERE output = {output})
+        UNION ALL SELECT {bucket}, -1, hash(h, "partition") FROM judge.effect_digests WHERE output = {output})
     GROUP BY bucket HAVING sum(sign) <> 0 OR sum(sign * where_it_is::HUGEINT) <> 0"""
 
 _TO_PARTITION = """
@@ -125,6 +125,11 @@ _BY_KEY = """
     FROM judge.effects e JOIN homes h USING ("key")
     WHERE e.output = {output} AND e."partition" <> h.home AND NOT EXISTS (
         FROM judge.tally t WHERE t.output = e.output AND t.id = e.id AND t.unexplained + {unless} > 0)"""
+
+_KEYS_APART = """
+    SELECT count(*) FROM (
+        SELECT "key" FROM history.output WHERE output = $output AND visibility = 'committed' AND "key" IS NOT NULL
+        GROUP BY "key" HAVING min("partition") < max("partition"))"""
 
 _WRONG_PARTITION = """
     INSERT INTO judge.misplaced
@@ -171,6 +176,7 @@ def _create(case: Case) -> None:
     if case.number("SELECT count(*) FROM judge.missing") and case.number(
         "SELECT count(*) FROM judge.tally WHERE unexplained > 0"
     ):
+        case.all_rows()  # whether a content identifies an effect depends on all others
         case.sql(_UNEXPLAINED)
         case.sql(_MISSING)
         case.sql(_WRONG_TOPIC)
@@ -182,8 +188,12 @@ def _create(case: Case) -> None:
             case.sql(_UNEQUAL.format(**names))
             if not case.number("SELECT count(*) FROM unequal"):
                 continue
+            case.all_rows()
             case.sql(_TO_PARTITION.format(**names))
         elif spec.topic is not None and spec.placement == "key":
+            if not case.number(_KEYS_APART, {"output": output}):
+                continue
+            case.all_rows()
             unless = "0" if spec.kind == "upsert" else "t.extra + t.wrong"
             case.sql(_BY_KEY.format(output=literal(output), key_text=KEY_TEXT, unless=unless))
         else:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
+from onceproof.judge.relations import on_demand
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -222,6 +223,7 @@ def producers_known(case: Case, output: str) -> bool:
 
 def _insert(case: Case, place: str, main_place: str) -> None:
     if case.number("SELECT count(*) FROM apart"):
+        on_demand.load(case, "SELECT output, h FROM apart")
         case.sql(_BY_CAUSE.format(place=place, main_place=main_place))
 
 

@@ -54,7 +54,10 @@ def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
         return {}
     run_files.remove(case.history.run_dir / FOLDER)
     made: dict[str, str] = {}
-    for finding in [f for f in verdict.findings if f.violates][:MAX_SLICES]:
+    violations = [f for f in verdict.findings if f.violates][:MAX_SLICES]
+    if violations:
+        case.all_rows()  # a slice may need rows that are right
+    for finding in violations:
         folder = export(case, verdict, finding, judge)
         if folder is not None:
             made[name_of(finding)] = f"{FOLDER}/{folder.name}"

@@ -29,12 +29,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from onceproof.formats.values import ANY
-from onceproof.history.database import Connection
+from onceproof.history.database import Connection, common_shape
 from onceproof.oracle.contract import decoders
 from onceproof.oracle.contract.query import as_decimals
 from onceproof.scenario.model import InputSpec, OracleSpec
-from onceproof.values import documents
+from onceproof.values import documents, shapes
 from onceproof.values.canonical import literal, member, quote
+from onceproof.values.shapes import Shape
 
 #: SQL for the records that count for every reader of the log.
 COMMITTED = "visibility = 'committed'"
@@ -126,9 +127,10 @@ class _Read:
 
 
 def _columns(records: Connection, text: str, source: str, asked: _Asked) -> _Read:
-    found, repeated = _fields(records, text, source)
+    shape = common_shape(records, text, source)
+    found, repeated = _fields(records, text, source) if shape is None else (_types_of(shape), False)
     found = {name: kind for name, kind in found.items() if name.lower() not in _META}
-    numbers = _numbers(records, text, source, found, asked)
+    numbers = _numbers(records, text, source, found, asked, short=shape is not None)
     named = documents.columns(found)
     types = {name: _structure_of(kind, (name,), numbers, asked) for name, kind in found.items()}
     as_json = {name for name, kind in types.items() if kind is None}
@@ -147,6 +149,12 @@ def _columns(records: Connection, text: str, source: str, asked: _Asked) -> _Rea
         exact,
         documents.renamed(found),
     )
+
+
+def _types_of(shape: Shape) -> dict[str, Any]:
+    """Field -> DuckDB's type, as `_fields` gives it."""
+    types = {shapes.STRING: "VARCHAR", shapes.WHOLE: "BIGINT", shapes.FRACTION: "DOUBLE", shapes.BOOLEAN: "BOOLEAN"}
+    return {name: types[kind] for name, kind in shape.kinds.items()}
 
 
 def _structure_of(kind: Any, path: documents.Path, numbers: documents.NumbersByPath | None, asked: _Asked) -> Any:
@@ -171,16 +179,19 @@ def _structure_of(kind: Any, path: documents.Path, numbers: documents.NumbersByP
 
 
 def _numbers(
-    records: Connection, text: str, source: str, fields: dict[str, Any], asked: _Asked
+    records: Connection, text: str, source: str, fields: dict[str, Any], asked: _Asked, *, short: bool
 ) -> documents.NumbersByPath | None:
-    """Return the digits of all numbers in the values; None if all numbers fit the types that DuckDB found."""
+    """Return the digits of all numbers in the values; None if all numbers fit the types that DuckDB found.
+
+    ``short``: no number has more digits than its type holds.
+    """
     kinds = set(_leaves(fields))
     # Read all documents with objects in them: it is the only way to see whether a nested name occurs twice.
     if _has_objects(fields) or any(
         kind == "DOUBLE" and name.lower() in asked.decimals for name, kind in fields.items()
     ):
         return _read_numbers(records, f"SELECT {text} {source}")
-    if not kinds & {*_WHOLE, "DOUBLE", "JSON"}:
+    if short or not kinds & {*_WHOLE, "DOUBLE", "JSON"}:
         return None
     pattern = documents.LONG_NUMBER if kinds & {"DOUBLE", "JSON"} else "[0-9]{19}"
     some = _read_numbers(records, f"SELECT {text} {source} AND regexp_matches({text}, {literal(pattern)})")

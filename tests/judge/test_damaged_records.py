@@ -1,0 +1,47 @@
+"""Among thousands of records each damaged one is named, and nothing else, wherever it is: by digests, and loaded whole."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.judge.relations import digests
+from onceproof.judge.verdict import judge
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SIZE, KEYS = 12_000, 20
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    """The benchmark's module, which writes damaged runs of any size."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import judge_runs as module
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return module
+
+
+@pytest.mark.sources
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 10))])
+@pytest.mark.parametrize("only", [None, "lost", "doubled", "wrong", "late"])
+@pytest.mark.parametrize("output", ["kafka", "postgres"])
+def test_every_damaged_record_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: Any, output: str, only: str | None, seed: int
+) -> None:
+    damage = benchmark.Damage.at_random(SIZE // benchmark.PARTITIONS, KEYS, seed, only=only)
+    benchmark.write_run(tmp_path / "run", SIZE, output, damage, KEYS)
+    whole = judge(tmp_path / "run")
+    monkeypatch.setattr(digests, "MOST_WHOLE", 1)
+    by_digest = judge(tmp_path / "run")
+    assert by_digest.findings == whole.findings
+    assert by_digest.reasons == whole.reasons
+    # A record that changes places with one of another batch is also late, and apart from its batch.
+    found = [f for f in by_digest.findings if f.anomaly not in ("commit-ahead-of-effect", "torn-batch")]
+    named = {(finding.anomaly, str(witness.cause)) for finding in found for witness in finding.witnesses}
+    assert named == damage.named()
+    assert sum(finding.total for finding in found) == len(named)
