@@ -16,7 +16,7 @@ from onceproof.base.visible import visible
 from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.kinds.contract import has_picture
-from onceproof.reports import fixes
+from onceproof.reports import commands, fixes
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
 from onceproof.reports.html.limits import SIZES, Limits, Some, some
@@ -109,7 +109,7 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | No
         "planned_faults": len(run.record.scenario.chaos or []),
         "findings": findings.views(verdict, run.rows, run.path, limits),
         "has_rows": bool(run.rows) or not any(finding.violates for finding in verdict.findings),
-        "judge": f"onceproof check {shlex.quote(str(run.path))}",
+        "judge": commands.check(run.path),
         "batches": some(_batches(verdict), most),
         "batch_total": len(verdict.batches),
         "flow": flow if flow is None or limits.drawings else {"why": _too_large(run)},
@@ -155,12 +155,10 @@ def _first(run: StoredRun) -> list[Step]:
         first += [Step(f"Fix for {name}", stops[:1]) for stops in [fixes.of_run(name, run.record)] if stops]
     if verdict is not None and verdict.outcome is Outcome.INCONCLUSIVE:
         first.append(Step("Nothing is proved", ("Remove the reasons, then run the scenario again.",)))
-    scenario = run.record.scenario_path or run.record.scenario.name
     if run.record.imported:
-        first.append(_command("Judge it again", f"onceproof check {shlex.quote(str(run.path))}"))
-    elif scenario is not None:
-        seed = "" if run.record.seed is None else f" --seed {run.record.seed}"
-        first.append(_command("Run it again", f"onceproof run {shlex.quote(scenario)}{seed}"))
+        first.append(_command("Judge it again", commands.check(run.path)))
+    elif (again := commands.run_again(run.record)) is not None:
+        first.append(_command("Run it again", again))
     return first
 
 
@@ -175,7 +173,10 @@ def _steps(run: StoredRun) -> Iterator[Step]:
     if run.record.imported:
         return
     if run.record.observed:
-        yield _command("Judge it again, without services", f"onceproof check {where}")
+        yield _command("Judge it again, without services", commands.check(run.path))
+    if commands.stack_of(run.record) is not None:
+        return  # how to reach that stack is not stored: neither `replay` nor `shrink` can use it
+    if run.record.observed:
         yield _command("See how often its findings come back", f"onceproof replay {where}")
     if names:
         yield _command("Find the smallest schedule that shows them", f"onceproof shrink {where}")
@@ -240,6 +241,8 @@ def _facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     yield "run directory", str(run.path)
     if record.scenario_path is not None:
         yield "scenario", record.scenario_path
+    if (stack := commands.stack_of(record)) is not None:
+        yield "stack", record.stack_profile or f"external; {stack} stands for its name, which is not stored"
     if record.seed is not None:
         yield "seed", str(record.seed)
     seconds = run.verdict.seconds if run.verdict is not None else record.seconds

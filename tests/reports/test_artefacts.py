@@ -107,38 +107,59 @@ def test_pre_commit_accepts_the_hooks_and_the_documented_configuration(tmp_path:
 
 
 def read_junit(text: str) -> list[Any]:
+    """The suites of the file, each with one test case, as junitparser reads them, after the schema of Jenkins has accepted it."""
     try:
         from junitparser import JUnitXml
     except ImportError:
         _missing("no junitparser: uv sync --group artefacts")
+    assert invalid_by_jenkins(text) == []
     suites = list(JUnitXml.fromstring(text.encode()))
     for suite in suites:
         counted = (suite.tests, suite.failures, suite.errors, suite.skipped, suite.time)
         suite.update_statistics()
         now = (suite.tests, suite.failures, suite.errors, suite.skipped, suite.time)
         assert counted[:4] == now[:4] and counted[4] == pytest.approx(now[4]), "its counts are right"
-    return [case for suite in suites for case in suite]
+    assert [len(list(suite)) for suite in suites] == [1] * len(suites)
+    return suites
+
+
+def invalid_by_jenkins(text: str) -> list[str]:
+    """What Jenkins's xUnit plugin has against the file: it checks it with this schema, and skips a file that is not valid."""
+    try:
+        from xmlschema import XMLSchema
+    except ImportError:
+        _missing("no xmlschema: uv sync --group artefacts")
+    schema = XMLSchema(str(Path(__file__).parent / "schemas" / "junit-10.xsd"))
+    return [f"{error.path}: {error.reason}" for error in schema.iter_errors(text)]
+
+
+def test_the_schema_of_jenkins_refuses_properties_in_a_test_case() -> None:
+    case = "<testcase name='a'><properties><property name='b' value='c'/></properties></testcase>"
+    suite = "<testsuites><testsuite name='s' tests='1' failures='0' errors='0'>{}</testsuite></testsuites>"
+    (problem,) = invalid_by_jenkins(suite.format(case))
+    assert problem.startswith("/testsuites/testsuite/testcase: Unexpected child") and "properties" in problem
+    assert invalid_by_jenkins(suite.format("<testcase name='a'/>")) == []
 
 
 def test_junitparser_reads_the_report_of_a_run(everything: RunSet) -> None:
-    cases = {case.name: case for case in read_junit(reports.get("junit")().render(everything))}
+    suites = {suite.name: suite for suite in read_junit(reports.get("junit")().render(everything))}
+    cases = {name: next(iter(suite)) for name, suite in suites.items()}
+    assert [case.name for case in cases.values()] == list(suites)
     assert [(name, [type(one).__name__ for one in case.result]) for name, case in cases.items()] == [
         ("good", []),
         ("naive", []),
         ("vague", ["Failure"]),
         ("broken", ["Error"]),
     ]
-    from junitparser import Properties
-
-    assert {one.name: one.value for one in cases["good"].child(Properties)}["verdict"] == "held"
+    assert {one.name: one.value for one in suites["good"].properties()}["verdict"] == "held"
     assert cases["broken"].result[0].message == "no Java"
 
 
 def test_junitparser_reads_the_report_of_a_gate() -> None:
     rows = tuple(GateRow(f"{status}.yaml", "held", status, "why \x1b <&>") for status in Status)
     kinds = {
-        case.name: [type(one).__name__ for one in case.result]
-        for case in read_junit(gate_junit.render(GateResult(rows)))
+        suite.name: [type(one).__name__ for case in suite for one in case.result]
+        for suite in read_junit(gate_junit.render(GateResult(rows)))
     }
     assert kinds == {
         f"{status}.yaml": [] if status is Status.PASSED else ["Error"] if status is Status.ERROR else ["Failure"]

@@ -25,7 +25,7 @@ class Execution:
     directory: RunDir
     timeline: Timeline
     profile: StackProfile | None = field(default=None, repr=False)
-    """The external stack that it uses, if any. Holds secrets: never stored."""
+    """The external stack that it uses, if any. Holds secrets: only its name is stored."""
     survey: bool = False
     """Also note what the job commits (`onceproof.faults.survey`)."""
     number: int = 0
@@ -72,6 +72,7 @@ class Execution:
 
     def begins(self) -> None:
         """Record what is executed."""
+        profile = {} if self.profile is None else {"stack_profile": self.profile.name}
         self.directory.update(
             schema=VERSION,
             onceproof=__version__,
@@ -80,6 +81,7 @@ class Execution:
             seed=self.scenario.seed,
             wall_start=self.timeline.wall_start,
             machine=machine(),
+            **profile,
         )
 
     def phase(self, name: str) -> None:
