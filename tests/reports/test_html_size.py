@@ -134,6 +134,26 @@ def test_each_list_of_a_verdict_is_cut_and_says_where_the_rest_is(more: dict[str
     assert what in Parsed(made).text
 
 
+def test_what_is_not_drawn_and_the_rest_of_a_witness_are_counted() -> None:
+    witness = Witness({"id": 1}, "\n".join(["why"] * 15), "in/0@1", 1, tuple(f"t xid {n}" for n in range(9)))
+    found = Finding("duplicate", "t", 1, "1 extra row", (witness,))
+    events = [Event(1.0 + n, "feed.chunk", {"topic": "in", "chunk": n, "of": 250, "records": 1}) for n in range(250)]
+    events += [Event(1.0, "stack.ready", {"service": f"s{n}"}) for n in range(30)]
+    made = page(
+        run_of(
+            Verdict("job", Outcome.VIOLATED, {}, ("why",), (found,)),
+            events=tuple(events),
+            batches=tuple(Batch("q", n, 1.0 + n, 0, 2.0 + n, 0, 3) for n in range(301)),
+            commits=tuple(SinkCommit("t", 1.0 + n, 2) for n in range(210)),
+            notes=tuple(f"note {n}" for n in range(101)),
+        )
+    )
+    text = Parsed(made).text
+    assert "1 more batch is not drawn." in text and "60 more marks are not drawn." in text
+    assert "more lanes are not drawn." in text and "more driver start" not in text
+    assert "(5 more lines)" in text and "t xid 5, and 3 more" in text and "1 more note is not shown here" in text
+
+
 def test_a_long_text_says_how_much_of_it_is_missing() -> None:
     made = page(run_of(Verdict("job", Outcome.INCONCLUSIVE, {}, ("x" * 5000,))))
     assert "(1,000 more characters)" in made and "This page does not show everything" not in made

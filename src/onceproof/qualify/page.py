@@ -23,7 +23,7 @@ from onceproof.qualify.directory import FILE, Directory, QualificationProgress
 from onceproof.reports import fixes
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
 from onceproof.reports.html.files import FILE as PAGE
-from onceproof.reports.html.limits import some
+from onceproof.reports.html.limits import Some, some
 from onceproof.reports.html.page import render_capped
 from onceproof.reports.html.run_page import SYMBOLS
 from onceproof.scenario.points import Point
@@ -75,7 +75,12 @@ class Heat:
 
     query: str | None
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[ShownCell, ...], ...]], ...]
+    rows: tuple[tuple[str, tuple[Some[ShownCell], ...]], ...]
+    """(point, for each column its cells); ``more`` are those that the page only counts."""
+
+    @property
+    def counted(self) -> int:
+        return sum(field.more for _, fields in self.rows for field in fields)
 
 
 def read(path: Path) -> tuple[Directory, QualificationProgress]:
@@ -123,6 +128,8 @@ def _values(
     shown = tuple(
         _shown(number, cell, directory, progress.stack, record) for number, cell in enumerate(cells[: size.cells])
     )
+    hidden = Counter((cell.query, cell.point, cell.column) for cell in cells[size.cells :] if cell.reachable)
+    heats = tuple(_heats(shown, hidden))
     result = progress.result()
     counts = Counter(_result(cell)[0] for cell in cells)
     broken = Counter[str]()
@@ -138,10 +145,12 @@ def _values(
         "counts": sorted(counts.items()),
         "broken": some(broken.most_common(), size.items),
         "first": next((one for one in shown if one.result == Outcome.VIOLATED.value), None),
-        "heats": tuple(_heats(shown)),
+        "heats": heats,
         "shown": [one for one in shown if one.cell.reachable],
         "absent": [one for one in shown if not one.cell.reachable],
-        "hidden": len(cells) - len(shown),
+        "hidden": hidden.total(),
+        "elsewhere": hidden.total() - sum(heat.counted for heat in heats),
+        "hidden_absent": len(cells) - len(shown) - hidden.total(),
         "items": size.items,
         "unfinished": progress.ended not in ("done",),
         "ended": progress.ended,
@@ -223,7 +232,8 @@ def _fixes(cell: Cell, record: RunRecord | None) -> Iterator[str]:
         yield from fixes.of_systems(name) if record is None else fixes.of_run(name, record)
 
 
-def _heats(shown: tuple[ShownCell, ...]) -> Iterator[Heat]:
+def _heats(shown: tuple[ShownCell, ...], hidden: Counter[tuple[str | None, Point | None, str]]) -> Iterator[Heat]:
+    """The matrices of the queries that are shown. ``hidden``: how many more cells there are, by query, point and column."""
     reachable = [one for one in shown if one.cell.reachable]
     order = [column for kind in kinds() for column in [one.cell.column for one in shown if one.cell.kind == kind]]
     others = [one.cell.column for one in shown]
@@ -233,9 +243,12 @@ def _heats(shown: tuple[ShownCell, ...]) -> Iterator[Heat]:
         rows = []
         for point in Point:
             fields = tuple(
-                tuple(one for one in of_query if one.cell.point is point and one.cell.column == column)
+                Some(
+                    tuple(one for one in of_query if one.cell.point is point and one.cell.column == column),
+                    hidden[query, point, column],
+                )
                 for column in columns
             )
-            if any(fields):
+            if any(field.total for field in fields):
                 rows.append((str(point), fields))
         yield Heat(query, columns, tuple(rows))
