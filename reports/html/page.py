@@ -72,7 +72,7 @@ def policy(*, live: bool = False) -> str:
     """What the page may do. ``live``: it also asks the server that it came from, and sends it a form, and nobody else."""
     scripts, styles = _hash(_asset(_script(live))), _hash(_asset(_STYLE))
     own = "connect-src 'self'; form-action 'self'" if live else "form-action 'none'"
-    return f"default-src 'none'; style-src {styles}; script-src {scripts}; img-src data:; base-uri 'none'; {own}"
+    return f"default-src 'none'; style-src {styles}; script-src {scripts}; base-uri 'none'; {own}"
 
 
 def is_ours(text: str) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from onceproof.base.errors import HistoryError
-from onceproof.base.visible import visible
 from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.kinds.contract import has_picture
@@ -26,6 +24,7 @@ from onceproof.reports.html.source import LOGS, StoredRun, read
 from onceproof.reports.html.timeline import FAULT_LANES, Timeline, Window, timeline
 from onceproof.reports.picture import picture, svg
 from onceproof.reports.picture import text as picture_text
+from onceproof.reports.picture.words import in_words, message_of
 
 #: A picture of more rows than this would be larger than the rest of the page.
 _MOST_DRAWN = 800
@@ -74,7 +73,7 @@ def page(run: StoredRun) -> str:
     return render_capped("run.html", ((limits.text, _values(run, found, flow, limits)) for limits in SIZES))
 
 
-def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | None, limits: Limits) -> dict[str, Any]:
+def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, Any] | None, limits: Limits) -> dict[str, Any]:
     """What the template shows."""
     most = limits.items
     listed = moments.chosen(found, limits.events)
@@ -215,8 +214,8 @@ def _batches(verdict: Verdict) -> Iterator[tuple[BatchReport, str, str]]:
             yield batch, SYMBOLS[batch.verdict], anomalies
 
 
-def _flow(run: StoredRun) -> dict[str, str] | None:
-    """The picture of a run of consumers, as an image and as text; None for other runs, and if it cannot be drawn."""
+def _flow(run: StoredRun) -> dict[str, Any] | None:
+    """The picture of a run of consumers as SVG, with its events in words; None for other runs. ``why``: it cannot be drawn."""
     if not has_picture(run.record.scenario.pipeline.kind):
         return None
     try:
@@ -225,11 +224,17 @@ def _flow(run: StoredRun) -> dict[str, str] | None:
         return {"why": str(error)}
     if drawn is None or len(drawn.rows) > _MOST_DRAWN:
         return {"why": _too_large(run)}
-    image = base64.b64encode(svg.render(drawn).encode()).decode()
-    # Base64 has no character with a meaning in HTML, and the text is escaped here. As values they would be cut off.
+    # `inline` has escaped every text; there is nothing in it but SVG elements of that module.
+    head, body = (Markup(part) for part in svg.inline(drawn, "flow-"))  # noqa: S704
     return {
-        "image": Markup(f"data:image/svg+xml;base64,{image}"),  # noqa: S704
-        "text": escape(visible(picture_text.render(drawn))),
+        "head": head,
+        "body": body,
+        "events": tuple(
+            (f"flow-{number}", row.tick, f"m{message}" if (message := message_of(drawn, number)) else "", what)
+            for number, row in enumerate(drawn.rows)
+            for what in [in_words(drawn, number)]
+        ),
+        "results": tuple(picture_text.results(drawn)),
     }
 
 
