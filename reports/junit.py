@@ -78,7 +78,7 @@ def _suite(case: Case) -> ET.Element:
     tag = None if case.problem is None else case.problem.tag
     time = f"{case.seconds:.3f}"
     counts = {"tests": "1", "failures": str(int(tag == "failure")), "errors": str(int(tag == "error")), "skipped": "0"}
-    made = ET.Element("testsuite", name=_clean(case.name), **counts, time=time)
+    made = ET.Element("testsuite", {"name": _clean(case.name), **counts, "time": time})
     holder = ET.SubElement(made, "properties")
     for name, value in case.properties.items():
         ET.SubElement(holder, "property", name=name, value=_clean(value))

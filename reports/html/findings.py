@@ -53,6 +53,11 @@ class WitnessView:
     faults: tuple[int, ...]
     """Numbers of the faults on the page that were placed in its batch, from 1."""
 
+    @property
+    def differs(self) -> bool:
+        """Whether a value or a count is marked as different."""
+        return any(line.count.differs or any(cell.differs for cell in line.cells) for line in self.lines)
+
 
 @dataclass(frozen=True)
 class FindingView:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport
-from onceproof.reports.html.limits import Limits, some
+from onceproof.reports.html.limits import Limits, some, spread
 from onceproof.reports.html.moments import DRIVER, INPUT, Moment, broker_lane, fault_lane
 from onceproof.reports.html.source import Batch, StoredRun, number_of, text_of
 
@@ -151,10 +151,11 @@ def timeline(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Timel
         bars = tuple(_bar(batch, end, verdicts, anchors) for batch in drawn if batch.query == query)
         lanes.append(Lane(f"batches {query}".strip(), bars))
     for output in dict.fromkeys(commit.output for commit in run.commits):
-        ticks = some((one for one in run.commits if one.output == output), limits.ticks)
-        undrawn["mark"] += ticks.more
+        commits = [one for one in run.commits if one.output == output]
+        undrawn["mark"] += max(len(commits) - limits.ticks, 0)
         made = (
-            Tick(one.at, f"commit of {times(one.rows, 'row')} in {output} at {one.at:.3f} s") for one in ticks.shown
+            Tick(one.at, f"commit of {times(one.rows, 'row')} in {output} at {one.at:.3f} s")
+            for one in spread(commits, limits.ticks)
         )
         lanes.append(Lane(f"commits {output}", ticks=tuple(made)))
     lanes += services.shown
@@ -206,8 +207,9 @@ def batches_of(run: StoredRun) -> tuple[Batch, ...]:
 
 def _drawn(batches: tuple[Batch, ...], limits: Limits) -> tuple[Batch, ...]:
     timed = [batch for batch in batches if batch.planned_at is not None or batch.committed_at is not None]
-    ranked = sorted(range(len(timed)), key=lambda i: (not timed[i].replayed, i))
-    return tuple(timed[i] for i in sorted(ranked[: limits.bars]))
+    replayed = [i for i, batch in enumerate(timed) if batch.replayed][: limits.bars]
+    others = spread([i for i, batch in enumerate(timed) if not batch.replayed], limits.bars - len(replayed))
+    return tuple(timed[i] for i in sorted((*replayed, *others)))
 
 
 def _bar(
@@ -244,7 +246,7 @@ def _bar(
 
 
 def _ticks(name: str, found: Sequence[Moment], limits: Limits) -> Lane:
-    ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in found[: limits.ticks])
+    ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in spread(found, limits.ticks))
     return Lane(name, ticks=tuple(ticks))
 
 

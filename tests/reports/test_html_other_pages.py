@@ -20,11 +20,13 @@ from onceproof.judge.findings import Outcome
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState, Shared
 from onceproof.qualify.directory import Directory, QualificationProgress
+from onceproof.qualify.strongest import Strongest
 from onceproof.reports.comparison import Kind, compare_runs
 from onceproof.reports.html import comparison_page
 from onceproof.scenario.points import Point
 
 from .conftest import DUPLICATE, HELD, INCONCLUSIVE, VIOLATED
+from .test_html import Parsed
 
 SCRIPT = "<script>alert(1)</script>"
 CELLS = (
@@ -102,6 +104,33 @@ def test_values_of_other_types_in_a_qualification_are_refused(qualification: Pat
     file.write_text(json.dumps(stored))
     with pytest.raises(UsageError, match="is damaged"):
         qualification_page.write(qualification)
+
+
+def test_the_page_says_what_was_claimed_what_held_and_where_the_points_are(qualification: Path) -> None:
+    run = qualification / "runs" / "first"
+    run.mkdir(parents=True, exist_ok=True)
+    scenario = {"claim": {"delivery": "effectively-once"}, "outputs": {"rows": {"claim": {"order": SCRIPT}}, "b": {}}}
+    (run / "run.json").write_text(json.dumps({"scenario": scenario}))
+    held = Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, [])
+    progress = replace(PROGRESS, first="runs/first", strongest=held)
+    Directory(qualification).save(progress)
+    assert qualification_page.read(qualification)[1].strongest == held
+    text = Parsed(qualification_page.write(qualification).read_text()).text
+    assert f"Claimed delivery effectively-once rows: order {SCRIPT} Held" in text
+    assert "The strongest claim that held in all runs is at-least-once, liveness recovers" in text
+    assert "after-sink-commit the sink has committed, commits/N is missing: N will be replayed" in text
+    Directory(qualification).save(replace(progress, ended=None))
+    assert "The strongest claim" not in qualification_page.write(qualification).read_text(), "it still goes on"
+
+
+@pytest.mark.parametrize(
+    "strongest", [{"delivery": "exactly-once", "others": {}, "broken": {}, "doubts": []}, {"a": 1}, 3]
+)
+def test_a_damaged_claim_in_a_qualification_is_refused(qualification: Path, strongest: object) -> None:
+    file = qualification / "qualification.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "strongest": strongest}))
+    with pytest.raises(UsageError, match=r"qualification\.json is damaged"):
+        qualification_page.read(qualification)
 
 
 def test_a_qualification_that_is_a_link_is_refused(qualification: Path, tmp_path: Path) -> None:

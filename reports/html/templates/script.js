@@ -36,7 +36,8 @@
       groups.forEach((axis) => {
         axis.replaceChildren();
         for (let at = Math.ceil(from / step) * step; at <= from + length; at += step) {
-          axis.append(text((at - from) / length * size, Number(axis.dataset.height) + 18, `${at.toFixed(digits)} s`));
+          const words = `${at.toFixed(digits)} s`, room = 3.5 * words.length;
+          axis.append(text(Math.min(Math.max((at - from) / length * size, room), size - room), Number(axis.dataset.height) + 18, words));
         }
       });
     }

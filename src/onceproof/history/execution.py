@@ -72,7 +72,6 @@ class Execution:
 
     def begins(self) -> None:
         """Record what is executed."""
-        profile = {} if self.profile is None else {"stack_profile": self.profile.name}
         self.directory.update(
             schema=VERSION,
             onceproof=__version__,
@@ -81,8 +80,9 @@ class Execution:
             seed=self.scenario.seed,
             wall_start=self.timeline.wall_start,
             machine=machine(),
-            **profile,
         )
+        if self.profile is not None:
+            self.directory.update(stack_profile=self.profile.name)
 
     def phase(self, name: str) -> None:
         self.timeline.emit("phase", name=name)

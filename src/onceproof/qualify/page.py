@@ -20,13 +20,14 @@ from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import Cell, kinds
 from onceproof.qualify.directory import FILE, Directory, QualificationProgress
+from onceproof.qualify.strongest import promises
 from onceproof.reports import fixes
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
 from onceproof.reports.html.files import FILE as PAGE
 from onceproof.reports.html.limits import Some, some
 from onceproof.reports.html.page import render_capped
-from onceproof.reports.html.run_page import SYMBOLS
-from onceproof.scenario.points import Point
+from onceproof.reports.html.run_page import SYMBOLS, claims
+from onceproof.scenario.points import LEFT_BEHIND, Point
 
 #: A run directory and a cell's file, below the directory of the qualification. Other names may lead out of it.
 _RUN, _CELL = re.compile(r"runs/[\w][\w.-]*"), re.compile(r"[\w][\w.-]*")
@@ -143,6 +144,9 @@ def _values(
         "symbol": SYMBOLS[result],
         "lead": _lead(progress, counts),
         "counts": sorted(counts.items()),
+        "claimed": some(_claimed(record), size.items),
+        "held": None if progress.ended is None or progress.strongest is None else promises(progress.strongest),
+        "left_behind": {str(point): words for point, words in LEFT_BEHIND.items()},
         "broken": some(broken.most_common(), size.items),
         "first": next((one for one in shown if one.result == Outcome.VIOLATED.value), None),
         "heats": heats,
@@ -169,6 +173,15 @@ def _values(
         ),
         "report": PAGE,
     }
+
+
+def _claimed(record: RunRecord | None) -> Iterator[str]:
+    """The claim of the scenario, and those of outputs with their own."""
+    if record is None or not record.scenario.claim:
+        return
+    outputs = record.scenario.outputs if isinstance(record.scenario.outputs, dict) else {}
+    own = {name: output.get("claim") for name, output in outputs.items() if isinstance(output, dict)}
+    yield from claims({**record.scenario.claim, "outputs": {name: claim for name, claim in own.items() if claim}})
 
 
 def compared(old: Path, new: Path) -> Comparison:
@@ -232,7 +245,7 @@ def _fixes(cell: Cell, record: RunRecord | None) -> Iterator[str]:
         yield from fixes.of_systems(name) if record is None else fixes.of_run(name, record)
 
 
-def _heats(shown: tuple[ShownCell, ...], hidden: Counter[tuple[str | None, Point | None, str]]) -> Iterator[Heat]:
+def _heats(shown: tuple[ShownCell, ...], hidden: Counter[tuple[str | None, Point, str]]) -> Iterator[Heat]:
     """The matrices of the queries that are shown. ``hidden``: how many more cells there are, by query, point and column."""
     reachable = [one for one in shown if one.cell.reachable]
     order = [column for kind in kinds() for column in [one.cell.column for one in shown if one.cell.kind == kind]]
