@@ -73,7 +73,7 @@ def test_a_qualification_is_a_heat_map_with_evidence_and_commands(qualification:
         "3 reachable cells: 1 held, 1 undecided, 1 violated",
         "✕ violated*, driver (COMMIT of &lt;script&gt;alert(1)&lt;/script&gt;) · 3",
         "Query flights",
-        "duplicate : 1,986 in rows",
+        "duplicate : 1,986 rows or records in rows",
         f"onceproof run {qualification}/cells/crash-driver-after-sink-commit.yaml",
         "It ended early (budget)",
         "it never came",
@@ -183,22 +183,33 @@ def test_two_runs_are_compared_by_finding() -> None:
     more = replace(VIOLATED, findings=(replace(DUPLICATE, total=7000), replace(DUPLICATE, output="copies")))
     old, new = (Path("/runs/1"), record, VIOLATED), (Path("/runs/2"), other, more)
     done = compare_runs(old, new)
-    assert done.statement == "violated as before; findings: 1 new, 1 changed"
+    assert done.statement == "violated as before; findings: 1 new, 1 changed (2 worse)"
     findings = {row.name: row for row in done.sections[0].rows}
     assert findings["duplicate in rows"].kind is Kind.CHANGED
     assert findings["duplicate in copies"].kind is Kind.NEW
     assert done.cautions == ("the seed differs: 7 and 8",)
     text = done.as_text()
-    assert "changed  duplicate in rows: 6,000, breaks the claim -> 7,000, breaks the claim" in text
-    assert "changed  kafka: 4.0 -> 4.1" in text
+    assert "changed  duplicate in rows: 6,000, breaks the claim -> 7,000, breaks the claim (worse)\n" in text
+    assert "changed  kafka: 4.0 -> 4.1\n" in f"{text}\n", "a version is neither better nor worse"
     page = comparison_page.page(done)
-    assert "≠ changed" in page and "+ new" in page and "the seed differs" in page
+    for part in ("</span> changed, worse<", "</span> new, worse<", "\u2260 changed", "2 worse.", "the seed differs"):
+        assert part in page
     assert json.loads(json.dumps(done.to_json()))["sections"]["findings"][0]["kind"] == "changed"
+    assert done.to_json()["sections"]["findings"][0]["trend"] == "worse"
     gone = compare_runs(old, (Path("/runs/3"), record, HELD))
-    assert gone.statement == "violated before, held now; findings: 1 gone"
+    assert gone.statement == "violated before, held now; findings: 1 gone (1 better)"
     assert compare_runs(old, old).statement == "violated as before; the findings are the same"
+    nothing = (Path("/runs/5"), record, HELD)
+    assert compare_runs(nothing, nothing).statement == "held as before; no findings in either"
+    unjudged = compare_runs(old, (Path("/runs/6"), record, None)).sections[0].rows
+    assert [(row.kind, row.trend) for row in unjudged] == [(Kind.GONE, "")], (
+        "nothing is known of a run without a verdict"
+    )
+    allowed = replace(VIOLATED, findings=(replace(DUPLICATE, allowed="at-least-once allows it"),))
+    (better,) = compare_runs(old, (Path("/runs/7"), record, allowed)).sections[0].rows
+    assert better.trend == "better", "the same rows, and the claim allows them"
     faults = compare_runs(old, (Path("/runs/4"), record, INCONCLUSIVE)).sections[1]
-    assert [(row.old, row.new) for row in faults.rows] == [("hit", "not hit")]
+    assert [(row.old, row.new, row.trend) for row in faults.rows] == [("hit", "not hit", "worse")]
 
 
 def test_two_qualifications_are_compared_cell_by_cell(qualification: Path, tmp_path: Path) -> None:
@@ -209,7 +220,7 @@ def test_two_qualifications_are_compared_cell_by_cell(qualification: Path, tmp_p
     done = CliRunner().invoke(app, ["report", "--compare", str(qualification), str(directory.path), "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["statement"] == "violated before, inconclusive now; cells: 1 gone, 1 changed"
+    assert found["statement"] == "violated before, inconclusive now; cells: 1 gone, 1 changed (1 better)"
     assert found["cautions"] == ["the scenario's file differs", "not every cell was tried in both"]
     assert "alert(1)" in Path(found["report"]).read_text()
     assert "<script>alert" not in Path(found["report"]).read_text()

@@ -22,7 +22,7 @@ from onceproof.qualify.cells import Cell, kinds
 from onceproof.qualify.directory import FILE, Directory, QualificationProgress
 from onceproof.qualify.strongest import promises
 from onceproof.reports import fixes
-from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
+from onceproof.reports.comparison import Comparison, Row, Section, Side, statement, trend
 from onceproof.reports.html.files import FILE as PAGE
 from onceproof.reports.html.limits import Some, some
 from onceproof.reports.html.page import render_capped
@@ -191,8 +191,8 @@ def compared(old: Path, new: Path) -> Comparison:
         Side(str(path), progress.scenario, progress.result(), progress.result().value)
         for path, progress in ((old, first), (new, second))
     ]
-    before, after = ({cell.name: cell.word for cell in progress.cells} for progress in (first, second))
-    rows = tuple(Row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
+    before, after = ({cell.name: cell for cell in progress.cells} for progress in (first, second))
+    rows = tuple(_row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
     cells = Section("cells", rows)
     cautions = []
     if first.digest != second.digest:
@@ -202,6 +202,18 @@ def compared(old: Path, new: Path) -> Comparison:
     if None in (first.ended, second.ended) or "budget" in (first.ended, second.ended):
         cautions.append("not every cell was tried in both")
     return Comparison(sides[0], sides[1], statement(sides[0], sides[1], cells), (cells,), tuple(cautions))
+
+
+def _row(name: str, old: Cell | None, new: Cell | None) -> Row:
+    words = [None if cell is None else cell.word for cell in (old, new)]
+    return Row(name, *words, trend(*map(_badness, (old, new))))
+
+
+def _badness(cell: Cell | None) -> int | None:
+    """From 0, held; None: the cell is missing, or does not apply. Without proof that it hit, a held cell shows nothing."""
+    if cell is None or not cell.reachable:
+        return None
+    return 2 if cell.verdict is Outcome.VIOLATED else 0 if cell.verdict is Outcome.HELD and cell.exercised else 1
 
 
 def _lead(progress: QualificationProgress, counts: Counter[str]) -> str:
