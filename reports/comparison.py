@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -116,11 +117,19 @@ def compare_runs(
     counts = Section("counts", tuple(_rows(_counts(old[2]), _counts(new[2]))))
     about = Section("conditions", tuple(_rows(_conditions(old[1], old[2]), _conditions(new[1], new[2]))))
     cautions = [f"the {row.name} differs: {row.old} and {row.new}" for row in about.changes if row.name in _MUST_EQUAL]
-    if (old[1].scenario.chaos or []) != (new[1].scenario.chaos or []):
+    if _chaos(old[1]) != _chaos(new[1]):
         cautions.append("the scenarios have different faults")
     return Comparison(
         first, second, statement(first, second, findings), (findings, faults, counts, about), tuple(cautions)
     )
+
+
+def _chaos(record: RunRecord) -> str:
+    """The faults of the scenario, without what the names on an external stack begin with: it differs from run to run."""
+    stack = record.scenario.stack
+    prefix = stack.get("prefix") if isinstance(stack, dict) else None
+    faults = json.dumps(record.scenario.chaos or [], sort_keys=True, default=str)
+    return faults.replace(prefix, "") if isinstance(prefix, str) and prefix else faults
 
 
 def statement(old: Side, new: Side, findings: Section) -> str:

@@ -16,7 +16,7 @@ from onceproof.cli.app import app
 from onceproof.cli.output import Output
 from onceproof.cli.run import report_files
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState, Shared
 from onceproof.qualify.directory import Directory, QualificationProgress
@@ -210,6 +210,18 @@ def test_two_runs_are_compared_by_finding() -> None:
     assert better.trend == "better", "the same rows, and the claim allows them"
     faults = compare_runs(old, (Path("/runs/4"), record, INCONCLUSIVE)).sections[1]
     assert [(row.old, row.new, row.trend) for row in faults.rows] == [("hit", "not hit", "worse")]
+
+
+def test_runs_on_an_external_stack_have_the_same_faults_whatever_their_names_begin_with() -> None:
+    def run(prefix: str, topic: str) -> tuple[Path, RunRecord, Verdict]:
+        chaos = [{"fault": "partition", "topic": f"{prefix}{topic}"}]
+        stack = {"provider": "external", "prefix": prefix}
+        record = RunRecord.model_validate({"scenario": {"name": "job", "chaos": chaos, "stack": stack}})
+        return Path("/runs/1"), record, HELD
+
+    assert compare_runs(run("onceproof-a-1.", "in"), run("onceproof-a-2.", "in")).cautions == ()
+    other = compare_runs(run("onceproof-a-1.", "in"), run("onceproof-a-2.", "out"))
+    assert other.cautions == ("the scenarios have different faults",)
 
 
 def test_two_qualifications_are_compared_cell_by_cell(qualification: Path, tmp_path: Path) -> None:
