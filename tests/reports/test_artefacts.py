@@ -1,7 +1,7 @@
 """Each file that a CI server or an editor reads, read by the tool that reads it there.
 
-Needs actionlint on PATH, the Python packages of the group ``artefacts``, and in ``YAML_LANGUAGE_SERVER`` the path of the script of
-yaml-language-server (``tox -e artefacts`` installs them). Without them the tests are skipped; with ``ONCEPROOF_TOOLS=1`` they fail.
+Needs actionlint on PATH, the Python packages of the group ``artefacts``, and in ``YAML_LANGUAGE_SERVER`` and ``GITLAB_CI_LOCAL`` the
+paths of the scripts of yaml-language-server and gitlab-ci-local (``tox -e artefacts`` installs them). Without them the tests are skipped; with ``ONCEPROOF_TOOLS=1`` they fail.
 """
 
 from __future__ import annotations
@@ -77,6 +77,38 @@ def test_actionlint_notices_an_input_that_the_action_does_not_have(actionlint: A
     workflow = next(block for block in yaml_blocks("docs/ci.md") if "uses: OWNER/onceproof@v1" in block)
     found = actionlint(workflow.replace("OWNER/onceproof@v1", "./").replace("budget:", "bugdet:"))
     assert len(found) == 1 and 'input "bugdet" is not defined in action "onceproof"' in found[0]
+
+
+# -- GitLab -----------------------------------------------------------------------------------------------------------
+
+
+def read_by_gitlab_ci(pipeline: str, folder: Path) -> tuple[int, str]:
+    """Exit code and output of gitlab-ci-local, which checks a pipeline with GitLab's schema and lists its jobs. It runs none."""
+    script = Path(os.environ.get("GITLAB_CI_LOCAL", ""))
+    if not script.is_file() or shutil.which("node") is None:
+        _missing("GITLAB_CI_LOCAL does not name the script: npm install gitlab-ci-local")
+    folder.mkdir()
+    (folder / ".gitlab-ci.yml").write_text(pipeline)
+    # It reads the names of the project and of the user from Git.
+    for words in (
+        "init --quiet",
+        "config user.name tester",
+        "config user.email tester@example.org",
+        "remote add origin https://gitlab.example.org/team/project.git",
+    ):
+        subprocess.run(["git", *words.split()], cwd=folder, check=True, timeout=60)
+    command = ["node", str(script), "--list"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(120)
+def test_gitlab_ci_accepts_the_documented_pipeline(tmp_path: Path) -> None:
+    (pipeline,) = [block for block in yaml_blocks("docs/ci.md") if "codequality:" in block]
+    code, text = read_by_gitlab_ci(pipeline, tmp_path / "right")
+    assert code == 0 and "json schema validated" in text and re.search("^exactly-once ", text, re.MULTILINE), text
+    code, text = read_by_gitlab_ci(pipeline.replace("artifacts:", "artefacts:"), tmp_path / "wrong")
+    assert code != 0 and "'artefacts' property is not expected" in text
 
 
 # -- pre-commit -------------------------------------------------------------------------------------------------------
