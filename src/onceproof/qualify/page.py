@@ -205,8 +205,8 @@ def compared(old: Path, new: Path) -> Comparison:
 
 
 def _row(name: str, old: Cell | None, new: Cell | None) -> Row:
-    words = [None if cell is None else cell.word for cell in (old, new)]
-    return Row(name, *words, trend(*map(_badness, (old, new))))
+    before, after = (None if cell is None else cell.word for cell in (old, new))
+    return Row(name, before, after, trend(_badness(old), _badness(new)))
 
 
 def _badness(cell: Cell | None) -> int | None:
