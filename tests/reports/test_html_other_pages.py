@@ -17,6 +17,7 @@ from onceproof.cli.output import Output
 from onceproof.cli.run import report_files
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState, Shared
 from onceproof.qualify.directory import Directory, QualificationProgress
@@ -109,8 +110,7 @@ def test_values_of_other_types_in_a_qualification_are_refused(qualification: Pat
 def test_the_page_says_what_was_claimed_what_held_and_where_the_points_are(qualification: Path) -> None:
     run = qualification / "runs" / "first"
     run.mkdir(parents=True, exist_ok=True)
-    scenario = {"claim": {"delivery": "effectively-once"}, "outputs": {"rows": {"claim": {"order": SCRIPT}}, "b": {}}}
-    (run / "run.json").write_text(json.dumps({"scenario": scenario}))
+    write_verdict(run, replace(HELD, claim={"delivery": "effectively-once", "outputs": {"rows": {"order": SCRIPT}}}))
     held = Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, [])
     progress = replace(PROGRESS, first="runs/first", strongest=held)
     Directory(qualification).save(progress)
@@ -119,6 +119,10 @@ def test_the_page_says_what_was_claimed_what_held_and_where_the_points_are(quali
     assert f"Claimed delivery effectively-once rows: order {SCRIPT} Held" in text
     assert "The strongest claim that held in all runs is at-least-once, liveness recovers" in text
     assert "after-sink-commit the sink has committed, commits/N is missing: N will be replayed" in text
+    (run / "verdict.json").write_text("{")
+    assert ">Claimed<" not in qualification_page.write(qualification).read_text(), (
+        "of a damaged verdict nothing is shown"
+    )
     Directory(qualification).save(replace(progress, ended=None))
     assert "The strongest claim" not in qualification_page.write(qualification).read_text(), "it still goes on"
 

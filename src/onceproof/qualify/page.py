@@ -17,7 +17,7 @@ from onceproof.base.errors import OnceproofError, UsageError
 from onceproof.history import run_files
 from onceproof.history.run_record import FILE as RECORD
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.qualify.cells import Cell, kinds
 from onceproof.qualify.directory import FILE, Directory, QualificationProgress
 from onceproof.qualify.strongest import promises
@@ -144,7 +144,7 @@ def _values(
         "symbol": SYMBOLS[result],
         "lead": _lead(progress, counts),
         "counts": sorted(counts.items()),
-        "claimed": some(_claimed(record), size.items),
+        "claimed": some(_claimed(directory, progress), size.items),
         "held": None if progress.ended is None or progress.strongest is None else promises(progress.strongest),
         "left_behind": {str(point): words for point, words in LEFT_BEHIND.items()},
         "broken": some(broken.most_common(), size.items),
@@ -175,13 +175,16 @@ def _values(
     }
 
 
-def _claimed(record: RunRecord | None) -> Iterator[str]:
-    """The claim of the scenario, and those of outputs with their own."""
-    if record is None or not record.scenario.claim:
+def _claimed(directory: Directory, progress: QualificationProgress) -> Iterator[str]:
+    """The claim of the scenario and those of outputs with their own, as the verdict on the run without faults has them."""
+    run = str(progress.first)
+    if not _RUN.fullmatch(run) or not _holds(directory, f"{run}/{VERDICT_FILE}"):
         return
-    outputs = record.scenario.outputs if isinstance(record.scenario.outputs, dict) else {}
-    own = {name: output.get("claim") for name, output in outputs.items() if isinstance(output, dict)}
-    yield from claims({**record.scenario.claim, "outputs": {name: claim for name, claim in own.items() if claim}})
+    try:
+        verdict = Verdict.from_json(directory.path / run / VERDICT_FILE)
+    except (OSError, ValueError, RecursionError):
+        return
+    yield from claims(verdict.claim)
 
 
 def compared(old: Path, new: Path) -> Comparison:

@@ -143,6 +143,5 @@ def qualification(folder: Path) -> str:
     )
     (directory.runs / "01").mkdir()
     claim = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
-    record = {"scenario": {"claim": claim, "outputs": {"booked": {"table": "booked"}}}}
-    (directory.runs / "01" / "run.json").write_text(json.dumps(record))
+    write_verdict(directory.runs / "01", Verdict("orders-to-warehouse", Outcome.HELD, claim, ()))
     return qualification_page.page(directory, progress).replace(str(directory.path), "/jobs/qualification")
