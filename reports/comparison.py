@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,20 @@ class Kind(StrEnum):
     SAME = "same"
 
 
+class Trend(StrEnum):
+    WORSE = "worse"
+    BETTER = "better"
+    NONE = ""
+    """Equal, or neither: a count, a version, or a cell that only one side has."""
+
+
+def trend(old: float | None, new: float | None) -> Trend:
+    """How an item changed that is the worse the higher its number is. None: nothing can be said of that side."""
+    if old is None or new is None or old == new:
+        return Trend.NONE
+    return Trend.WORSE if new > old else Trend.BETTER
+
+
 @dataclass(frozen=True)
 class Row:
     """One item and its values before and after, as text; None if it is missing on that side."""
@@ -29,6 +44,7 @@ class Row:
     name: str
     old: str | None
     new: str | None
+    trend: Trend = Trend.NONE
 
     @property
     def kind(self) -> Kind:
@@ -86,7 +102,8 @@ class Comparison:
             same = len(section.rows) - len(section.changes)
             lines += ["", f"{section.title}: {len(section.changes)} changed, {same} the same"]
             for row in section.changes:
-                lines.append(f"  {row.kind:<8} {row.name}: {row.old or 'none'} -> {row.new or 'none'}")
+                trend = f" ({row.trend})" if row.trend else ""
+                lines.append(f"  {row.kind:<8} {row.name}: {row.old or 'none'} -> {row.new or 'none'}{trend}")
         return "\n".join(lines)
 
 
@@ -95,24 +112,40 @@ def compare_runs(
 ) -> Comparison:
     """Compare two stored runs: (directory, record, verdict)."""
     first, second = _side(*old), _side(*new)
-    findings = Section("findings", tuple(_rows(_findings(old[2]), _findings(new[2]))))
-    faults = Section("faults", tuple(_rows(faults_of(old[2]), faults_of(new[2]))))
+    findings = Section("findings", tuple(_finding_rows(old[2], new[2])))
+    faults = Section("faults", tuple(_fault_rows(old[2], new[2])))
     counts = Section("counts", tuple(_rows(_counts(old[2]), _counts(new[2]))))
     about = Section("conditions", tuple(_rows(_conditions(old[1], old[2]), _conditions(new[1], new[2]))))
     cautions = [f"the {row.name} differs: {row.old} and {row.new}" for row in about.changes if row.name in _MUST_EQUAL]
-    if (old[1].scenario.chaos or []) != (new[1].scenario.chaos or []):
+    if _chaos(old[1]) != _chaos(new[1]):
         cautions.append("the scenarios have different faults")
     return Comparison(
         first, second, statement(first, second, findings), (findings, faults, counts, about), tuple(cautions)
     )
 
 
+def _chaos(record: RunRecord) -> str:
+    """The faults of the scenario, without what the names on an external stack begin with: it differs from run to run."""
+    stack = record.scenario.stack
+    prefix = stack.get("prefix") if isinstance(stack, dict) else None
+    faults = json.dumps(record.scenario.chaos or [], sort_keys=True, default=str)
+    return faults.replace(prefix, "") if isinstance(prefix, str) and prefix else faults
+
+
 def statement(old: Side, new: Side, findings: Section) -> str:
     """The comparison in one sentence."""
     kinds = [row.kind for row in findings.changes]
+    if not findings.rows:
+        return f"{_words(old, new)}; no {findings.title} in either"
     parts = [f"{kinds.count(kind)} {kind}" for kind in (Kind.NEW, Kind.GONE, Kind.CHANGED) if kinds.count(kind)]
     of = f"{findings.title}: {', '.join(parts)}" if parts else f"the {findings.title} are the same"
-    return f"{old.word} as before; {of}" if old.word == new.word else f"{old.word} before, {new.word} now; {of}"
+    trends = [row.trend for row in findings.changes]
+    judged = ", ".join(f"{trends.count(one)} {one}" for one in (Trend.WORSE, Trend.BETTER) if one in trends)
+    return f"{_words(old, new)}; {of}{f' ({judged})' if judged else ''}"
+
+
+def _words(old: Side, new: Side) -> str:
+    return f"{old.word} as before" if old.word == new.word else f"{old.word} before, {new.word} now"
 
 
 _MUST_EQUAL = ("scenario", "seed", "claim")
@@ -129,12 +162,31 @@ def _rows(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Row]:
         yield Row(name, old.get(name), new.get(name))
 
 
-def _findings(verdict: Verdict | None) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _finding_rows(old: Verdict | None, new: Verdict | None) -> Iterator[Row]:
+    before, after = _findings(old), _findings(new)
+    for row in _rows(
+        *({name: f"{one.total:,}, {_state(one)}" for name, one in side.items()} for side in (before, after))
+    ):
+        # Rows that break the claim. Of a run without a verdict nothing is known.
+        broken = [
+            None if verdict is None else side[row.name].total if row.name in side and side[row.name].violates else 0
+            for verdict, side in ((old, before), (new, after))
+        ]
+        yield replace(row, trend=trend(*broken))
+
+
+def _fault_rows(old: Verdict | None, new: Verdict | None) -> Iterator[Row]:
+    missed = {"hit": 0, "not hit": 1}
+    for row in _rows(faults_of(old), faults_of(new)):
+        yield replace(row, trend=trend(missed.get(row.old or ""), missed.get(row.new or "")))
+
+
+def _findings(verdict: Verdict | None) -> dict[str, Finding]:
+    found: dict[str, Finding] = {}
     for finding in () if verdict is None else verdict.findings:
         source = f" ({finding.source})" if finding.source is not None else ""
         transient = ", transient" if finding.transient else ""
-        found[f"{finding.anomaly} in {finding.output}{source}{transient}"] = f"{finding.total:,}, {_state(finding)}"
+        found[f"{finding.anomaly} in {finding.output}{source}{transient}"] = finding
     return found
 
 

@@ -1,6 +1,7 @@
-"""JUnit XML for CI servers: one test case per scenario.
+"""JUnit XML for CI servers: one test case per scenario, each in a suite of its own.
 
-Source: the schema that Jenkins publishes (junit-10.xsd) and what pytest writes (properties inside a test case).
+The file is valid by junit-10.xsd, the schema of Jenkins's xUnit plugin, which skips a file that is not. It allows properties
+in a suite, but not in a test case: hence the suites.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import ClassVar
 
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.slices.cut import name_of
+from onceproof.reports import commands
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 
 # XML 1.0 cannot hold these characters even escaped, but job output does (colour codes, binary keys).
@@ -58,38 +60,38 @@ class JunitReport:
 
 def document(cases: Iterable[Case]) -> str:
     """The XML file with these test cases."""
-    suites = ET.Element("testsuites")
-    suite = ET.SubElement(suites, "testsuite", name="onceproof")
+    suites = ET.Element("testsuites", name="onceproof")
     seconds = 0.0
     for case in cases:
         seconds += case.seconds
-        suite.append(_element(case))
-    kinds = [child.tag for case in suite for child in case]
-    suite.attrib |= {
-        "tests": str(len(suite)),
-        "failures": str(kinds.count("failure")),
-        "errors": str(kinds.count("error")),
-        "skipped": "0",
+        suites.append(_suite(case))
+    suites.attrib |= {
+        "tests": str(len(suites)),
+        **{f"{tag}s": str(len(suites.findall(f"testsuite/testcase/{tag}"))) for tag in ("failure", "error")},
         "time": f"{seconds:.3f}",
     }
     ET.indent(suites)
     return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suites, encoding='unicode')}\n"
 
 
-def _element(case: Case) -> ET.Element:
-    made = ET.Element("testcase", classname="onceproof", name=_clean(case.name), time=f"{case.seconds:.3f}")
+def _suite(case: Case) -> ET.Element:
+    tag = None if case.problem is None else case.problem.tag
+    time = f"{case.seconds:.3f}"
+    counts = {"tests": "1", "failures": str(int(tag == "failure")), "errors": str(int(tag == "error")), "skipped": "0"}
+    made = ET.Element("testsuite", {"name": _clean(case.name), **counts, "time": time})
     holder = ET.SubElement(made, "properties")
     for name, value in case.properties.items():
         ET.SubElement(holder, "property", name=name, value=_clean(value))
+    test = ET.SubElement(made, "testcase", classname="onceproof", name=_clean(case.name), time=time)
     if (problem := case.problem) is not None:
-        wrong = ET.SubElement(made, problem.tag, type=problem.kind, message=_clean(_first_line(problem.message)))
+        wrong = ET.SubElement(test, problem.tag, type=problem.kind, message=_clean(_first_line(problem.message)))
         wrong.text = _clean(problem.text)
-    ET.SubElement(made, "system-out").text = _clean(case.output)
+    ET.SubElement(test, "system-out").text = _clean(case.output)
     return made
 
 
 def properties(outcome: str, verdict: Verdict | None, run_dir: Path | None) -> dict[str, str]:
-    """What a test case says about its run."""
+    """What a suite says about the run of its test case."""
     found = {"verdict": outcome}
     if run_dir is not None:
         found["run"] = str(run_dir)
@@ -128,7 +130,7 @@ def _arguments(verdict: Verdict, run_dir: Path | None) -> Iterator[str]:
         if finding.violates and finding.witnesses:
             yield f"\n{finding.anomaly} in {finding.output}, for example:\n{finding.witnesses[0].argument}"
             if run_dir is not None and name_of(finding) in verdict.slices:
-                yield f"onceproof check {run_dir / verdict.slices[name_of(finding)]}"
+                yield commands.check(run_dir / verdict.slices[name_of(finding)])
 
 
 def _message(result: ScenarioResult, runs: RunSet) -> str:

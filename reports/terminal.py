@@ -14,7 +14,7 @@ from onceproof.base.visible import visible
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.slices.cut import name_of
-from onceproof.reports import fixes
+from onceproof.reports import commands, fixes
 from onceproof.reports.page import Look, Page
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 
@@ -82,7 +82,9 @@ def _result(page: Page, result: ScenarioResult, *, full: bool) -> None:
         if result.error is not None:
             page.unbroken("logs", str(result.run_dir / "logs"))
         else:
-            page.unbroken("next", f"onceproof check {result.run_dir}")
+            page.unbroken("next", commands.check(result.run_dir))
+            if (again := commands.run_again_of(result.run_dir)) is not None:
+                page.unbroken("again", again)
 
 
 def _word(result: ScenarioResult) -> str:
@@ -238,7 +240,7 @@ def _details(page: Page, finding: Finding, run_dir: Path | None, slice_: str | N
     if finding.witness_file is not None and run_dir is not None:
         page.unbroken("  all", str(run_dir / finding.witness_file))
     if slice_ is not None and run_dir is not None:
-        page.unbroken("  slice", f"onceproof check {run_dir / slice_}")
+        page.unbroken("  slice", commands.check(run_dir / slice_))
 
 
 def _witness(page: Page, witness: Witness) -> None:

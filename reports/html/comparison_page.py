@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceproof.reports.comparison import Comparison, Kind
+from onceproof.reports.comparison import Comparison, Kind, Trend
 from onceproof.reports.html.limits import some
 from onceproof.reports.html.page import render_capped
 from onceproof.reports.html.run_page import SYMBOLS
 
 _MARKS = {Kind.NEW: "+", Kind.GONE: "\u2212", Kind.CHANGED: "\u2260", Kind.SAME: "="}
 
+
+#: What became worse comes first.
+_ORDER = (Trend.WORSE, Trend.BETTER, Trend.NONE)
 
 #: (rows of a table, characters of a text). The page is rendered with the first with which it is small enough.
 _SIZES = ((5_000, 4_000), (1_000, 500), (200, 100), (40, 60))
@@ -27,7 +30,8 @@ def _values(comparison: Comparison, most: int) -> dict[str, Any]:
             "title": section.title,
             "changed": len(section.changes),
             "same": len(section.rows) - len(section.changes),
-            "rows": some(sorted(section.rows, key=lambda row: row.kind is Kind.SAME), most),
+            "trends": [(n, one) for one in _ORDER[:2] if (n := sum(row.trend is one for row in section.rows))],
+            "rows": some(sorted(section.rows, key=lambda row: (row.kind is Kind.SAME, _ORDER.index(row.trend))), most),
         }
         for section in comparison.sections
     ]

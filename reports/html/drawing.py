@@ -15,7 +15,7 @@ from onceproof.base.visible import visible
 from onceproof.reports.html.limits import short
 from onceproof.reports.html.timeline import Bar, Lane, Plot, Tick, Timeline, Window
 
-_LEFT, _WIDTH, _LANE, _TOP, _AXIS = 178, 812, 30, 34, 26
+_LEFT, _WIDTH, _LANE, _TOP, _AXIS = 192, 798, 30, 34, 26
 _PLOT = 96
 _NAME = 25
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from onceproof.base.words import times
 from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.shown_rows import InputRecord, ShownRow, ShownRows
 from onceproof.judge.slices.cut import name_of
@@ -17,7 +18,7 @@ from onceproof.reports.html.limits import Limits, Some, short, some
 
 #: Of a finding that the claim allows, or that is undecided, fewer witnesses are shown. Lines and characters of one argument.
 _ALLOWED, _LINES, _ARGUMENT = 3, 10, 1_000
-_LABELS, _POSITIONS = 20, 6
+_LABELS, MOST_POSITIONS = 20, 6
 _SAFE_FILE = re.compile(rf"{FOLDER}/[\w][\w.-]*\.jsonl")
 
 
@@ -51,6 +52,11 @@ class WitnessView:
     more_lines: int
     faults: tuple[int, ...]
     """Numbers of the faults on the page that were placed in its batch, from 1."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether a value or a count is marked as different."""
+        return any(line.count.differs or any(cell.differs for cell in line.cells) for line in self.lines)
 
 
 @dataclass(frozen=True)
@@ -131,14 +137,15 @@ def _witness(witness: Witness, rows: ShownRows | None, verdict: Verdict, limits:
         if witness.batch is not None and fault.batch == witness.batch
     )
     identity = ", ".join(f"{column}={value}" for column, value in witness.identity.items()) or "(no identity)"
-    argument = witness.argument.splitlines()[:_LINES]
+    lines = witness.argument.splitlines()
+    argument = lines if len(lines) <= _LINES else [*lines[:_LINES], f"({times(len(lines) - _LINES, 'more line')})"]
     return WitnessView(
         name=short(identity, limits.cell),
         argument=tuple(short(line, min(_ARGUMENT, limits.text)) for line in argument),
         cause=witness.cause,
         input=None if rows is None else rows.input,
         batch=witness.batch,
-        positions=tuple(short(position, limits.cell) for position in witness.positions[:_POSITIONS]),
+        positions=tuple(short(position, limits.cell) for position in witness.positions),
         columns=columns,
         lines=() if rows is None else tuple(_lines(rows, columns.shown, limits)),
         more_lines=0 if rows is None else sum(max(len(one) - limits.rows, 0) for one in (rows.expected, rows.found)),

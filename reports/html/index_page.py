@@ -43,7 +43,7 @@ class Row:
     symbol: str
     word: str
     why: str
-    broken: list[tuple[str, int]]
+    broken: Some[tuple[str, int]]
     hits: str
     passed: bool
 
@@ -141,8 +141,8 @@ def _why(result: ScenarioResult, notes: Mapping[Path, tuple[str, ...]]) -> str:
     return "; ".join(_notes(result, notes)) or "no verdict"
 
 
-def _broken(result: ScenarioResult) -> list[tuple[str, int]]:
-    return [] if result.verdict is None else list(result.verdict.anomalies().items())[:_MOST_FINDINGS]
+def _broken(result: ScenarioResult) -> Some[tuple[str, int]]:
+    return some(() if result.verdict is None else result.verdict.anomalies().items(), _MOST_FINDINGS)
 
 
 def _hits(result: ScenarioResult) -> str:

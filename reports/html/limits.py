@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
@@ -33,9 +33,9 @@ class Limits:
     events: int = 400
     lanes: int = 24
     bars: int = 300
-    """Batches that are drawn. With more batches, those that were replayed come first."""
+    """Batches that are drawn. Of more batches, those that were replayed come first, and the others evenly from the whole run."""
     ticks: int = 200
-    """Of one lane."""
+    """Of one lane, evenly from the whole run."""
     drawings: bool = True
     """Whether there are a timeline, plots and the picture of the message flow."""
 
@@ -71,6 +71,13 @@ WHOLE_COMMAND = 1_500
 def some(items: Iterable[T], most: int) -> Some[T]:
     rest = iter(items)
     return Some(tuple(islice(rest, most)), sum(1 for _ in rest))
+
+
+def spread(items: Sequence[T], most: int) -> tuple[T, ...]:
+    """At most ``most`` of the items, in their order and evenly from all parts of the list, with the first and the last."""
+    if len(items) <= most:
+        return tuple(items)
+    return tuple(items[round(n * (len(items) - 1) / max(most - 1, 1))] for n in range(most))
 
 
 def short(text: str, most: int = 240) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -72,7 +72,7 @@ def policy(*, live: bool = False) -> str:
     """What the page may do. ``live``: it also asks the server that it came from, and sends it a form, and nobody else."""
     scripts, styles = _hash(_asset(_script(live))), _hash(_asset(_STYLE))
     own = "connect-src 'self'; form-action 'self'" if live else "form-action 'none'"
-    return f"default-src 'none'; style-src {styles}; script-src {scripts}; img-src data:; base-uri 'none'; {own}"
+    return f"default-src 'none'; style-src {styles}; script-src {scripts}; base-uri 'none'; {own}"
 
 
 def is_ours(text: str) -> bool:
@@ -98,6 +98,11 @@ def _environment(most_text: int | None) -> Environment:
             return value
         return visible(value if most_text is None else short(value, most_text))
 
+    def joined(items: Sequence[str], most: int, separator: str = ", ") -> Markup:
+        # Each item is cut off, but not the end of the whole, which says how many there are.
+        more = f"{separator}and {len(items) - most:,} more" if len(items) > most else ""
+        return escape(separator.join(shown(one) for one in items[:most]) + more)
+
     made = Environment(
         loader=PackageLoader(_PACKAGE, "templates"),
         autoescape=True,
@@ -112,6 +117,7 @@ def _environment(most_text: int | None) -> Environment:
         "link": _link,
         "command": _command,
         "times": times,
+        "joined": joined,
     }
     return made
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from onceproof.base.errors import HistoryError
-from onceproof.base.visible import visible
 from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, StatedClaim, Verdict
 from onceproof.kinds.contract import has_picture
-from onceproof.reports import fixes
+from onceproof.reports import commands, fixes
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
 from onceproof.reports.html.limits import SIZES, Limits, Some, some
@@ -26,6 +24,7 @@ from onceproof.reports.html.source import LOGS, StoredRun, read
 from onceproof.reports.html.timeline import FAULT_LANES, Timeline, Window, timeline
 from onceproof.reports.picture import picture, svg
 from onceproof.reports.picture import text as picture_text
+from onceproof.reports.picture.words import in_words, message_of
 
 #: A picture of more rows than this would be larger than the rest of the page.
 _MOST_DRAWN = 800
@@ -74,7 +73,7 @@ def page(run: StoredRun) -> str:
     return render_capped("run.html", ((limits.text, _values(run, found, flow, limits)) for limits in SIZES))
 
 
-def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | None, limits: Limits) -> dict[str, Any]:
+def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, Any] | None, limits: Limits) -> dict[str, Any]:
     """What the template shows."""
     most = limits.items
     listed = moments.chosen(found, limits.events)
@@ -102,14 +101,15 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, str] | No
         "drawn": None if drawn is None else draw_timeline(drawn, rows),
         "plots": () if drawn is None else [(one.title, one.summary(), draw_plot(one, drawn)) for one in drawn.plots],
         "has_times": line is not None,
-        "hidden_batches": 0 if line is None else line.hidden,
+        "hidden": () if line is None else line.hidden,
         "start": 0.0 if line is None else line.start,
         "faults": faults,
         "most_evidence": min(_MOST_EVIDENCE, most),
         "planned_faults": len(run.record.scenario.chaos or []),
         "findings": findings.views(verdict, run.rows, run.path, limits),
+        "most_positions": findings.MOST_POSITIONS,
         "has_rows": bool(run.rows) or not any(finding.violates for finding in verdict.findings),
-        "judge": f"onceproof check {shlex.quote(str(run.path))}",
+        "judge": commands.check(run.path),
         "batches": some(_batches(verdict), most),
         "batch_total": len(verdict.batches),
         "flow": flow if flow is None or limits.drawings else {"why": _too_large(run)},
@@ -154,12 +154,10 @@ def _first(run: StoredRun) -> list[Step]:
         first += [Step(f"Fix for {name}", stops[:1]) for stops in [fixes.of_run(name, run.record)] if stops]
     if verdict is not None and verdict.outcome is Outcome.INCONCLUSIVE:
         first.append(Step("Nothing is proved", ("Remove the reasons, then run the scenario again.",)))
-    scenario = run.record.scenario_path or run.record.scenario.name
     if run.record.imported:
-        first.append(_command("Judge it again", f"onceproof check {shlex.quote(str(run.path))}"))
-    elif scenario is not None:
-        seed = "" if run.record.seed is None else f" --seed {run.record.seed}"
-        first.append(_command("Run it again", f"onceproof run {shlex.quote(scenario)}{seed}"))
+        first.append(_command("Judge it again", commands.check(run.path)))
+    elif (again := commands.run_again(run.record)) is not None:
+        first.append(_command("Run it again", again))
     return first
 
 
@@ -174,7 +172,10 @@ def _steps(run: StoredRun) -> Iterator[Step]:
     if run.record.imported:
         return
     if run.record.observed:
-        yield _command("Judge it again, without services", f"onceproof check {where}")
+        yield _command("Judge it again, without services", commands.check(run.path))
+    if commands.stack_of(run.record) is not None:
+        return  # how to reach that stack is not stored: neither `replay` nor `shrink` can use it
+    if run.record.observed:
         yield _command("See how often its findings come back", f"onceproof replay {where}")
     if names:
         yield _command("Find the smallest schedule that shows them", f"onceproof shrink {where}")
@@ -212,8 +213,8 @@ def _batches(verdict: Verdict) -> Iterator[tuple[BatchReport, str, str]]:
             yield batch, SYMBOLS[batch.verdict], anomalies
 
 
-def _flow(run: StoredRun) -> dict[str, str] | None:
-    """The picture of a run of consumers, as an image and as text; None for other runs, and if it cannot be drawn."""
+def _flow(run: StoredRun) -> dict[str, Any] | None:
+    """The picture of a run of consumers as SVG, with its events in words; None for other runs. ``why``: it cannot be drawn."""
     if not has_picture(run.record.scenario.pipeline.kind):
         return None
     try:
@@ -222,11 +223,17 @@ def _flow(run: StoredRun) -> dict[str, str] | None:
         return {"why": str(error)}
     if drawn is None or len(drawn.rows) > _MOST_DRAWN:
         return {"why": _too_large(run)}
-    image = base64.b64encode(svg.render(drawn).encode()).decode()
-    # Base64 has no character with a meaning in HTML, and the text is escaped here. As values they would be cut off.
+    # `inline` has escaped every text; there is nothing in it but SVG elements of that module.
+    head, body = (Markup(part) for part in svg.inline(drawn, "flow-"))  # noqa: S704
     return {
-        "image": Markup(f"data:image/svg+xml;base64,{image}"),  # noqa: S704
-        "text": escape(visible(picture_text.render(drawn))),
+        "head": head,
+        "body": body,
+        "events": tuple(
+            (f"flow-{number}", row.tick, f"m{message}" if (message := message_of(drawn, number)) else "", what)
+            for number, row in enumerate(drawn.rows)
+            for what in [in_words(drawn, number)]
+        ),
+        "results": tuple(picture_text.results(drawn)),
     }
 
 
@@ -239,6 +246,8 @@ def _facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     yield "run directory", str(run.path)
     if record.scenario_path is not None:
         yield "scenario", record.scenario_path
+    if (stack := commands.stack_of(record)) is not None:
+        yield "stack", record.stack_profile or f"external; {stack} stands for its name, which is not stored"
     if record.seed is not None:
         yield "seed", str(record.seed)
     seconds = run.verdict.seconds if run.verdict is not None else record.seconds

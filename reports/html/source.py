@@ -99,7 +99,7 @@ def read(run_dir: Path) -> StoredRun:
         batches=batches,
         commits=commits,
         rows=_rows(reading),
-        logs=tuple(_logs(run_dir)),
+        logs=_logs(reading),
         notes=tuple(reading.notes),
     )
 
@@ -228,11 +228,14 @@ def _table(db: Connection, name: str) -> str:
     return observed_rows(name, db.history.tables[name])
 
 
-def _logs(run_dir: Path) -> Iterator[str]:
-    folder = run_dir / LOGS
-    if folder.is_dir() and not folder.is_symlink():
-        files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink())
-        yield from (path.name for path, _ in zip(files, range(_MOST_LOGS), strict=False))
+def _logs(reading: _Reading) -> tuple[str, ...]:
+    folder = reading.path / LOGS
+    if not folder.is_dir() or folder.is_symlink():
+        return ()
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+    if len(names) > _MOST_LOGS:
+        reading.note(LOGS, f"only the first {_MOST_LOGS} of its {len(names):,} files are linked")
+    return tuple(names[:_MOST_LOGS])
 
 
 def _first_line(error: object) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport
-from onceproof.reports.html.limits import Limits
+from onceproof.reports.html.limits import Limits, some, spread
 from onceproof.reports.html.moments import DRIVER, INPUT, Moment, broker_lane, fault_lane
 from onceproof.reports.html.source import Batch, StoredRun, number_of, text_of
 
@@ -113,8 +112,8 @@ class Timeline:
     lanes: tuple[Lane, ...]
     windows: tuple[Window, ...]
     plots: tuple[Plot, ...]
-    hidden: int = 0
-    """Batches that are not drawn."""
+    hidden: tuple[tuple[int, str], ...] = ()
+    """What is not drawn: (how many, of what)."""
 
     @property
     def span(self) -> float:
@@ -140,20 +139,26 @@ def timeline(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Timel
     windows = tuple(_windows(run, found, limits))
     drawn = _drawn(batches, limits)
     anchors = {(one.kind, one.what.rpartition(" with ")[0] or one.what): one.anchor for one in found}
-    lanes = [*_faults(windows, start, end), _input(found, limits), *_drivers(run, found, end, limits)]
-    services = tuple(islice(_services(run, windows, start, end), limits.lanes))
+    lanes = [
+        *_faults(windows, start, end),
+        _ticks(INPUT, [one for one in found if one.lane == INPUT], limits),
+        *_drivers(run, found, end, limits),
+    ]
+    services = some(_services(run, windows, start, end), limits.lanes)
+    undrawn = Counter({"batch": len(batches) - len(drawn), "lane": services.more, "mark": 0})
     verdicts = {(b.query, b.batch): b for b in run.verdict.batches} if run.verdict is not None else {}
     for query in dict.fromkeys(batch.query for batch in drawn):
         bars = tuple(_bar(batch, end, verdicts, anchors) for batch in drawn if batch.query == query)
         lanes.append(Lane(f"batches {query}".strip(), bars))
     for output in dict.fromkeys(commit.output for commit in run.commits):
-        ticks = (
+        commits = [one for one in run.commits if one.output == output]
+        undrawn["mark"] += max(len(commits) - limits.ticks, 0)
+        made = (
             Tick(one.at, f"commit of {times(one.rows, 'row')} in {output} at {one.at:.3f} s")
-            for one in run.commits
-            if one.output == output
+            for one in spread(commits, limits.ticks)
         )
-        lanes.append(Lane(f"commits {output}", ticks=tuple(islice(ticks, limits.ticks))))
-    lanes += services
+        lanes.append(Lane(f"commits {output}", ticks=tuple(made)))
+    lanes += services.shown
     others: dict[str, list[Moment]] = {}
     for one in found:
         if one.at >= start:
@@ -161,11 +166,14 @@ def timeline(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Timel
     known = {*_NO_LANE, *(lane.name for lane in lanes)}
     known |= {_KAFKA} if any(lane.name.startswith(f"{_KAFKA} broker") for lane in lanes) else set()
     for name in [name for name in others if name not in known]:
-        ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in others[name][: limits.ticks])
-        lanes.append(Lane(name, ticks=tuple(ticks)))
-    shown = tuple(lane for lane in lanes if lane.bars or lane.ticks)[: limits.lanes]
+        lanes.append(_ticks(name, others[name], limits))
+        undrawn["mark"] += max(len(others[name]) - limits.ticks, 0)
+    undrawn["mark"] += max(sum(one.lane == INPUT for one in found) - limits.ticks, 0)
+    shown = some((lane for lane in lanes if lane.bars or lane.ticks), limits.lanes)
+    undrawn["lane"] += shown.more
+    undrawn["driver start"] = max(sum(event.kind == "job.started" for event in run.events) - limits.bars, 0)
     plots = tuple(_plots(run, batches, start, end))
-    return Timeline(start, end, shown, windows, plots, len(batches) - len(drawn))
+    return Timeline(start, end, shown.shown, windows, plots, tuple((n, noun) for noun, n in undrawn.items()))
 
 
 def batches_of(run: StoredRun) -> tuple[Batch, ...]:
@@ -199,8 +207,9 @@ def batches_of(run: StoredRun) -> tuple[Batch, ...]:
 
 def _drawn(batches: tuple[Batch, ...], limits: Limits) -> tuple[Batch, ...]:
     timed = [batch for batch in batches if batch.planned_at is not None or batch.committed_at is not None]
-    ranked = sorted(range(len(timed)), key=lambda i: (not timed[i].replayed, i))
-    return tuple(timed[i] for i in sorted(ranked[: limits.bars]))
+    replayed = [i for i, batch in enumerate(timed) if batch.replayed][: limits.bars]
+    others = spread([i for i, batch in enumerate(timed) if not batch.replayed], limits.bars - len(replayed))
+    return tuple(timed[i] for i in sorted((*replayed, *others)))
 
 
 def _bar(
@@ -236,11 +245,9 @@ def _bar(
     )
 
 
-def _input(found: tuple[Moment, ...], limits: Limits) -> Lane:
-    fed = [one for one in found if one.lane == INPUT]
-    return Lane(
-        INPUT, ticks=tuple(Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in fed[: limits.ticks])
-    )
+def _ticks(name: str, found: Sequence[Moment], limits: Limits) -> Lane:
+    ticks = (Tick(one.at, f"{one.what}, at {one.at:.3f} s", one.anchor) for one in spread(found, limits.ticks))
+    return Lane(name, ticks=tuple(ticks))
 
 
 def _drivers(run: StoredRun, found: tuple[Moment, ...], end: float, limits: Limits) -> Iterator[Lane]:

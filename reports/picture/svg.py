@@ -1,11 +1,15 @@
-"""The picture of a run of consumers as one self-contained SVG: no script, no font, no link; for light and dark displays."""
+"""The picture of a run of consumers as one self-contained SVG, for light and dark displays; or as SVG in an HTML page."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from xml.etree import ElementTree as ET
 
-from onceproof.reports.picture.picture import DrawnEffect, Picture, Row
+from onceproof.base.visible import visible
+from onceproof.reports.picture.picture import DrawnEffect, Hold, Picture, Row
+from onceproof.reports.picture.words import in_words, message_of
 
 _LEFT, _LANE, _TOP, _ROW = 52, 168, 92, 26
 _CHIP, _CHIP_HEIGHT, _GAP, _HEADING = 152, 40, 12, 30
@@ -25,59 +29,106 @@ text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 .arrow { stroke: var(--ink); stroke-width: 1.5; fill: none; } .arrow.ack { stroke: var(--faint); stroke-width: 1; stroke-dasharray: 3 3; }
 .arrow.bad { stroke: var(--bad); stroke-width: 2; stroke-dasharray: 7 4; } .tip { fill: var(--ink); } .tip.ack { fill: var(--faint); } .tip.bad, .badtext { fill: var(--bad); }
 .badtext { font-weight: 600; } .cross { stroke: var(--bad); stroke-width: 4; } .back { fill: var(--back); }
+.band { fill: transparent; } .event:hover .band { fill: var(--edge); fill-opacity: 0.12; }
 .label { paint-order: stroke; stroke: var(--back); stroke-width: 5px; stroke-linejoin: round; }
 """
 
 
 def render(picture: Picture) -> str:
     """The whole file. Texts of the scenario are escaped, and shortened if they are long: a tooltip then shows all of it."""
-    return _Drawing(picture).text()
+    drawing = _Drawing(picture)
+    drawing.file()
+    return drawing.text()
+
+
+def inline(picture: Picture, anchor: str) -> tuple[str, str]:
+    """Two pieces of SVG for a page that has a style for them: the names of the lanes, and the picture below them.
+
+    Each event is a group of the class ``event`` that names its message and links to ``#<anchor><number>``, from 0.
+    """
+    head, body = _Drawing(picture), _Drawing(picture, anchor)
+    head.head()
+    body.body()
+    return head.text(), body.text()
 
 
 class _Drawing:
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, anchor: str | None = None) -> None:
+        """``anchor``: as `inline` takes it; None: no links."""
         self._picture = picture
-        width = max(_LEFT * 2 + _LANE * len(picture.lanes), 560)
+        self._anchor = anchor
+        self._width = max(_LEFT * 2 + _LANE * len(picture.lanes), 560)
         self._bottom = _TOP + _ROW * (len(picture.rows) + 1)
-        self._across = max((width - 2 * _LEFT) // _CHIP, 1)
+        self._across = max((self._width - 2 * _LEFT) // _CHIP, 1)
         lines = sum(-(-len(results) // self._across) for results in picture.by_queue().values())
-        height = self._bottom + 24 + len(picture.by_queue()) * _HEADING + lines * (_CHIP_HEIGHT + _GAP)
-        self._svg = ET.Element(
-            "svg",
-            {
-                "xmlns": "http" + "://www.w3.org/2000/svg",
-                "viewBox": f"0 0 {width} {height}",
-                "width": str(width),
-                "height": str(height),
-                "role": "img",
-            },
-        )
-        ET.SubElement(self._svg, "title").text = _clean(picture.title)
+        self._height = self._bottom + 24 + len(picture.by_queue()) * _HEADING + lines * (_CHIP_HEIGHT + _GAP)
+        self._svg = ET.Element("svg")
+        self._at = self._svg
+        """What shapes are added to: the whole, or the group of an event."""
+
+    def file(self) -> None:
+        self._svg.attrib |= {"xmlns": "http" + "://www.w3.org/2000/svg", "role": "img"}
+        self._box(0, self._height)
+        ET.SubElement(self._svg, "title").text = _clean(self._picture.title)
         ET.SubElement(self._svg, "style").text = _STYLE
         self._add("rect", {"class": "back", "width": "100%", "height": "100%"})
-        self._write(16, 28, picture.title, "title", most=60)
+        self._write(16, 28, self._picture.title, "title", most=60)
+        self._names()
+        self._events()
+
+    def head(self) -> None:
+        self._svg.attrib |= {"class": "flow", "aria-hidden": "true"}
+        self._box(_TOP - 52, 40)
+        self._names()
+
+    def body(self) -> None:
+        self._svg.attrib |= {"class": "flow", "role": "group", "aria-label": "Which consumer had which message when"}
+        self._box(_TOP - 12, self._height - _TOP + 12)
+        self._events()
+
+    def text(self) -> str:
+        return ET.tostring(self._svg, encoding="unicode") + "\n"
+
+    def _box(self, top: float, height: float) -> None:
+        size = {"width": str(self._width), "height": str(height)}
+        self._svg.attrib |= {"viewBox": f"0 {top} {self._width} {height}", **size}
+
+    def _names(self) -> None:
+        for number, lane in enumerate(self._picture.lanes):
+            x = self._x(number)
+            self._write(x, _TOP - 36, lane.name, "head", most=_NAME, middle=True)
+            self._write(x, _TOP - 20, "" if lane.kind == lane.name else lane.caption or lane.kind, "small", middle=True)
+
+    def _events(self) -> None:
+        picture = self._picture
         for number in range(len(picture.lanes)):
-            self._lane(number)
+            self._line("lane", self._x(number), _TOP - 12, self._x(number), self._bottom)
         for lane, first, last in picture.absences:
             self._absence(lane, first, last)
         for hold in picture.holds:
-            self._hold(hold.lane, hold.first, hold.last, hold.message, bad=hold.crashed)
+            self._hold(hold)
         tick = -1
         for number, row in enumerate(picture.rows):
             if row.tick != tick:
                 self._write(12, self._y(number) + 4, f"t={row.tick}", "small")
                 tick = row.tick
-            self._row(number, row)
+            with self._group(number, row):
+                self._row(number, row)
         self._results()
 
-    def text(self) -> str:
-        return ET.tostring(self._svg, encoding="unicode") + "\n"
-
-    def _lane(self, number: int) -> None:
-        lane, x = self._picture.lanes[number], self._x(number)
-        self._write(x, _TOP - 36, lane.name, "head", most=_NAME, middle=True)
-        self._write(x, _TOP - 20, "" if lane.kind == lane.name else lane.caption or lane.kind, "small", middle=True)
-        self._line("lane", x, _TOP - 12, x, self._bottom)
+    @contextmanager
+    def _group(self, number: int, row: Row) -> Iterator[None]:
+        """The shapes of one event, with a band across all lanes that answers to a pointer between them."""
+        outer = self._at
+        if self._anchor is not None:
+            outer = ET.SubElement(outer, "a", {"href": f"#{self._anchor}{number}", "tabindex": "-1"})
+        message = message_of(self._picture, number)
+        self._at = ET.SubElement(outer, "g", {"class": "event", "data-message": f"m{message}" if message else ""})
+        ET.SubElement(self._at, "title").text = _clean(f"t={row.tick}: {in_words(self._picture, number)}")
+        band = {"x": "0", "y": str(self._y(number) - _ROW / 2), "width": str(self._width), "height": str(_ROW)}
+        self._add("rect", {"class": "band", **band})
+        yield
+        self._at = self._svg
 
     def _absence(self, lane: int, first: int, last: int) -> None:
         x = self._x(lane)
@@ -85,11 +136,12 @@ class _Drawing:
         self._line("gone", x, self._y(first), x, below)
         self._line("dead", x, self._y(first), x, below)
 
-    def _hold(self, lane: int, first: int, last: int, message: int, *, bad: bool) -> None:
-        x, top, below = self._x(lane), self._y(first), self._y(last)
+    def _hold(self, hold: Hold) -> None:
+        x, top, below = self._x(hold.lane), self._y(hold.first), self._y(hold.last)
         box = {"x": str(x - 7), "y": str(top - 6), "width": "14", "height": str(below - top + 12), "rx": "4"}
-        self._add("rect", {"class": "hold bad" if bad else "hold", **box})
-        ET.SubElement(self._svg[-1], "title").text = f"m{message}"
+        style = "hold bad" if hold.crashed else "hold"
+        made = self._add("rect", {"class": style, "data-message": f"m{hold.message}", **box})
+        ET.SubElement(made, "title").text = _clean(f"{self._picture.lanes[hold.lane].name} has m{hold.message}")
 
     def _row(self, number: int, row: Row) -> None:
         y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost", "fenced", "fail")
@@ -142,11 +194,13 @@ class _Drawing:
 
     def _chip(self, x: float, y: float, result: DrawnEffect) -> None:
         bad = result.late or result.repeated
+        self._at = self._add("g", {"class": "result", "data-message": f"m{result.message}"})
         remark = "  out of order" if result.late else "  again" if result.repeated else ""
         box = {"x": str(x), "y": str(y), "width": str(_CHIP - 10), "height": str(_CHIP_HEIGHT), "rx": "6"}
         self._add("rect", {"class": "hold bad" if bad else "hold", **box})
         self._write(x + 10, y + 17, f"m{result.message}{remark}", "badtext" if bad else "head")
         self._write(x + 10, y + 32, result.key, "small", most=_KEY)
+        self._at = self._svg
 
     def _x(self, lane: int) -> float:
         return _LEFT + _LANE * lane + _LANE / 2
@@ -166,9 +220,9 @@ class _Drawing:
             ET.SubElement(written, "title").text = text
 
     def _add(self, tag: str, attributes: dict[str, str]) -> ET.Element:
-        return ET.SubElement(self._svg, tag, attributes)
+        return ET.SubElement(self._at, tag, attributes)
 
 
 def _clean(text: str) -> str:
-    """The text without characters that no XML document may contain, not even escaped."""
-    return _NOT_XML.sub("\ufffd", text)
+    """The text without characters that no XML document may contain, not even escaped. Control characters become visible."""
+    return _NOT_XML.sub("\ufffd", visible(text))

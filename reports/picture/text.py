@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from onceproof.reports.picture.picture import Picture, Row
 
@@ -23,16 +23,23 @@ def render(picture: Picture) -> str:
         mark = f"t={row.tick}" if row.tick != tick else ""
         tick = row.tick
         lines.append((mark.ljust(_TICK) + _row(len(picture.lanes), stems, number, row)).rstrip())
-    several = len(picture.by_queue()) > 1
     lines.append("")
-    for queue, results in picture.by_queue().items():
+    for line in results(picture):
+        lines.append(textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False))
+    return "\n".join(lines)
+
+
+def results(picture: Picture) -> Iterator[str]:
+    """The effects in the order of the output, one line for each queue."""
+    several = len(picture.by_queue()) > 1
+    for queue, found in picture.by_queue().items():
         order = [
             f"m{result.message}" + (" (out of order)" if result.late else " (again)" if result.repeated else "")
-            for result in results
+            for result in found
         ]
-        line = f"what came out{f' of {_short(queue, 40)}' if several else ''}: {', '.join(order)}"
-        lines.append(textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False))
-    return "\n".join(lines if picture.results else [*lines, "nothing came out"])
+        yield f"what came out{f' of {_short(queue, 40)}' if several else ''}: {', '.join(order)}"
+    if not picture.results:
+        yield "nothing came out"
 
 
 def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row) -> str:

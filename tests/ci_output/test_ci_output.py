@@ -52,6 +52,16 @@ def test_an_annotation_is_at_the_line_of_the_scenario_and_escaped(tmp_path: Path
     assert elsewhere.startswith("::error title=")
 
 
+def test_a_long_annotation_keeps_its_findings_and_its_commands(tmp_path: Path) -> None:
+    commands = ["report: /r/report.html", "judge it again: onceproof check /r", "run it again: onceproof run o.yaml"]
+    (line,) = github.annotation_lines([result(detail="\n".join(["first", *["x" * 99] * 40, *commands]))], tmp_path)
+    message = line.partition("::error title=")[2].partition("::")[2].replace("%0A", "\n")
+    assert message.startswith("first\nxxx") and message.endswith("\n".join(commands)) and len(message) <= 2000
+    assert re.search(r"\u2026 \(2,\d{3} more characters\)\n", message)
+    (line,) = github.annotation_lines([result(detail="y" * 9999)], tmp_path)
+    assert len(line) < 2100 and "more characters" in line
+
+
 def test_the_summary_is_markdown_that_values_cannot_break(tmp_path: Path) -> None:
     text = github.summary([result(why="a|b <script>\n*c*", detail="```\nnot the end"), result(passed=True, detail="")])
     assert text.startswith("### onceproof: 1 of 2 passed\n")

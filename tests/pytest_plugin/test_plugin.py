@@ -218,6 +218,12 @@ def test_junit_has_the_verdict_and_the_run(project: pytest.Pytester) -> None:
     }
 
 
+def test_junit_can_be_without_properties_for_jenkins_xunit(project: pytest.Pytester) -> None:
+    project.runpytest("--junitxml=out.xml", "-o", "onceproof_junit_properties=false")
+    root = ET.parse(project.path / "out.xml").getroot()
+    assert len(list(root.iter("testcase"))) == 1 and list(root.iter("properties")) == []
+
+
 def test_nothing_depends_on_the_plugin(project: pytest.Pytester) -> None:
     without = project.runpytest("-p", "no:onceproof")
     assert without.ret == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -16,6 +16,7 @@ from onceproof.judge.checker import INPUT
 from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import CellState
+from onceproof.qualify.directory import Directory
 from onceproof.qualify.strongest import DELIVERIES
 from onceproof.reports.page import Look
 from onceproof.stores.contract import systems
@@ -51,6 +52,12 @@ def test_the_result_is_rendered_as_text_of_100_columns_and_as_json(work: Callabl
     assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
     first = document["cells"][0]
     assert first["witnesses"] == broken.witnesses and "onceproof.sinks.postgres" in first["fixes"]["duplicate"][0]
+
+
+def test_the_stored_state_has_the_strongest_claim(work: Callable[..., Any]) -> None:
+    result = work()
+    stored = Directory.open(result.directory.path)[1]
+    assert stored.strongest == result.strongest is not None
 
 
 def test_fixes_are_those_for_the_kinds_of_output_of_the_job() -> None:

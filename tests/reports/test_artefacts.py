@@ -1,7 +1,7 @@
 """Each file that a CI server or an editor reads, read by the tool that reads it there.
 
-Needs actionlint on PATH, the Python packages of the group ``artefacts``, and in ``YAML_LANGUAGE_SERVER`` the path of the script of
-yaml-language-server (``tox -e artefacts`` installs them). Without them the tests are skipped; with ``ONCEPROOF_TOOLS=1`` they fail.
+Needs actionlint on PATH, the Python packages of the group ``artefacts``, and in ``YAML_LANGUAGE_SERVER`` and ``GITLAB_CI_LOCAL`` the
+paths of the scripts of yaml-language-server and gitlab-ci-local (``tox -e artefacts`` installs them). Without them the tests are skipped; with ``ONCEPROOF_TOOLS=1`` they fail.
 """
 
 from __future__ import annotations
@@ -79,6 +79,38 @@ def test_actionlint_notices_an_input_that_the_action_does_not_have(actionlint: A
     assert len(found) == 1 and 'input "bugdet" is not defined in action "onceproof"' in found[0]
 
 
+# -- GitLab -----------------------------------------------------------------------------------------------------------
+
+
+def read_by_gitlab_ci(pipeline: str, folder: Path) -> tuple[int, str]:
+    """Exit code and output of gitlab-ci-local, which checks a pipeline with GitLab's schema and lists its jobs. It runs none."""
+    script = Path(os.environ.get("GITLAB_CI_LOCAL", ""))
+    if not script.is_file() or shutil.which("node") is None:
+        _missing("GITLAB_CI_LOCAL does not name the script: npm install gitlab-ci-local")
+    folder.mkdir()
+    (folder / ".gitlab-ci.yml").write_text(pipeline)
+    # It reads the names of the project and of the user from Git.
+    for words in (
+        "init --quiet",
+        "config user.name tester",
+        "config user.email tester@example.org",
+        "remote add origin https://gitlab.example.org/team/project.git",
+    ):
+        subprocess.run(["git", *words.split()], cwd=folder, check=True, timeout=60)
+    command = ["node", str(script), "--list"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(120)
+def test_gitlab_ci_accepts_the_documented_pipeline(tmp_path: Path) -> None:
+    (pipeline,) = [block for block in yaml_blocks("docs/ci.md") if "codequality:" in block]
+    code, text = read_by_gitlab_ci(pipeline, tmp_path / "right")
+    assert code == 0 and "json schema validated" in text and re.search("^exactly-once ", text, re.MULTILINE), text
+    code, text = read_by_gitlab_ci(pipeline.replace("artifacts:", "artefacts:"), tmp_path / "wrong")
+    assert code != 0 and "'artefacts' property is not expected" in text
+
+
 # -- pre-commit -------------------------------------------------------------------------------------------------------
 
 
@@ -107,38 +139,59 @@ def test_pre_commit_accepts_the_hooks_and_the_documented_configuration(tmp_path:
 
 
 def read_junit(text: str) -> list[Any]:
+    """The suites of the file, each with one test case, as junitparser reads them, after the schema of Jenkins has accepted it."""
     try:
         from junitparser import JUnitXml
     except ImportError:
         _missing("no junitparser: uv sync --group artefacts")
+    assert invalid_by_jenkins(text) == []
     suites = list(JUnitXml.fromstring(text.encode()))
     for suite in suites:
         counted = (suite.tests, suite.failures, suite.errors, suite.skipped, suite.time)
         suite.update_statistics()
         now = (suite.tests, suite.failures, suite.errors, suite.skipped, suite.time)
         assert counted[:4] == now[:4] and counted[4] == pytest.approx(now[4]), "its counts are right"
-    return [case for suite in suites for case in suite]
+    assert [len(list(suite)) for suite in suites] == [1] * len(suites)
+    return suites
+
+
+def invalid_by_jenkins(text: str) -> list[str]:
+    """What Jenkins's xUnit plugin has against the file: it checks it with this schema, and skips a file that is not valid."""
+    try:
+        from xmlschema import XMLSchema
+    except ImportError:
+        _missing("no xmlschema: uv sync --group artefacts")
+    schema = XMLSchema(str(Path(__file__).parent / "schemas" / "junit-10.xsd"))
+    return [f"{error.path}: {error.reason}" for error in schema.iter_errors(text)]
+
+
+def test_the_schema_of_jenkins_refuses_properties_in_a_test_case() -> None:
+    case = "<testcase name='a'><properties><property name='b' value='c'/></properties></testcase>"
+    suite = "<testsuites><testsuite name='s' tests='1' failures='0' errors='0'>{}</testsuite></testsuites>"
+    (problem,) = invalid_by_jenkins(suite.format(case))
+    assert problem.startswith("/testsuites/testsuite/testcase: Unexpected child") and "properties" in problem
+    assert invalid_by_jenkins(suite.format("<testcase name='a'/>")) == []
 
 
 def test_junitparser_reads_the_report_of_a_run(everything: RunSet) -> None:
-    cases = {case.name: case for case in read_junit(reports.get("junit")().render(everything))}
+    suites = {suite.name: suite for suite in read_junit(reports.get("junit")().render(everything))}
+    cases = {name: next(iter(suite)) for name, suite in suites.items()}
+    assert [case.name for case in cases.values()] == list(suites)
     assert [(name, [type(one).__name__ for one in case.result]) for name, case in cases.items()] == [
         ("good", []),
         ("naive", []),
         ("vague", ["Failure"]),
         ("broken", ["Error"]),
     ]
-    from junitparser import Properties
-
-    assert {one.name: one.value for one in cases["good"].child(Properties)}["verdict"] == "held"
+    assert {one.name: one.value for one in suites["good"].properties()}["verdict"] == "held"
     assert cases["broken"].result[0].message == "no Java"
 
 
 def test_junitparser_reads_the_report_of_a_gate() -> None:
     rows = tuple(GateRow(f"{status}.yaml", "held", status, "why \x1b <&>") for status in Status)
     kinds = {
-        case.name: [type(one).__name__ for one in case.result]
-        for case in read_junit(gate_junit.render(GateResult(rows)))
+        suite.name: [type(one).__name__ for case in suite for one in case.result]
+        for suite in read_junit(gate_junit.render(GateResult(rows)))
     }
     assert kinds == {
         f"{status}.yaml": [] if status is Status.PASSED else ["Error"] if status is Status.ERROR else ["Failure"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from onceproof.judge.findings import Outcome
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Shared
 from onceproof.qualify.directory import Directory
@@ -20,6 +21,7 @@ from onceproof.reports.html.moments import moments
 from onceproof.reports.html.run_page import of_run
 from onceproof.reports.html.source import read
 from onceproof.reports.html.timeline import FAULT_LANES, timeline
+from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
 
 from .test_html import Parsed, events, judged, once
@@ -168,9 +170,37 @@ def test_the_page_of_a_qualification_has_at_most_one_megabyte(qualification: Pat
     progress = replace(PROGRESS, scenario=text, scenario_path=text, cells=cells)
     made = qualification_page.page(Directory(qualification), progress)
     assert len(made.encode()) <= MOST_BYTES
-    assert "not shown here. qualification.json has all" in plain(made)
+    shown = plain(made)
+    assert "not shown here. qualification.json has all" in shown
+    for noun in ("anomalies", "sentences", "runs"):
+        assert re.search(rf"\d+ more {noun} are not shown here\. qualification\.json has all\.", shown), noun
+    assert re.search(r", and \d+ more</p>", made) and re.search(r"; and \d+ more</p>", made), "outputs, other cells"
     ids = re.findall(r' id="([^"]+)"', made)
     assert len(ids) == len(set(ids)) and set(re.findall(r'href="#([^"]+)"', made)) <= set(ids)
+
+
+def test_cells_without_details_are_counted_in_the_matrix_and_below_it(
+    qualification: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qualification_page, "_SIZES", (qualification_page._Size(2, 100, 4),))
+    held, one = (
+        next(c for c in CELLS if c.reachable and c.verdict is verdict) for verdict in (Outcome.HELD, Outcome.VIOLATED)
+    )
+    absent = next(cell for cell in CELLS if not cell.reachable)
+    cells = (
+        one,
+        *(replace(held, name=f"held {n}", query="q", point=Point.AFTER_SINK_COMMIT, kind="crash") for n in range(5)),
+        replace(held, name="elsewhere", query="another", point=Point.AFTER_COMMIT_LOG, kind="stall"),
+        *(replace(absent, name=f"absent {n}") for n in range(2)),
+    )
+    made = qualification_page.page(Directory(qualification), replace(PROGRESS, cells=cells))
+    text = plain(made)
+    assert "4 more cells" in re.findall(r'<table class="matrix">.*?</table>', made, re.DOTALL)[-1]
+    assert "This page has details of 2 reachable cells, violated ones first. The matrix only counts 5 more" in text
+    assert (
+        "but not the 1 of them in rows, columns or queries that it does not show. qualification.json has all." in text
+    )
+    assert "2 more cells that do not apply are not shown here" in text and "Every cell applies" not in text
 
 
 @pytest.mark.parametrize("character", COSTLY)

@@ -16,15 +16,18 @@ from onceproof.cli.app import app
 from onceproof.cli.output import Output
 from onceproof.cli.run import report_files
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState, Shared
 from onceproof.qualify.directory import Directory, QualificationProgress
+from onceproof.qualify.strongest import Strongest
 from onceproof.reports.comparison import Kind, compare_runs
 from onceproof.reports.html import comparison_page
 from onceproof.scenario.points import Point
 
 from .conftest import DUPLICATE, HELD, INCONCLUSIVE, VIOLATED
+from .test_html import Parsed
 
 SCRIPT = "<script>alert(1)</script>"
 CELLS = (
@@ -71,7 +74,7 @@ def test_a_qualification_is_a_heat_map_with_evidence_and_commands(qualification:
         "3 reachable cells: 1 held, 1 undecided, 1 violated",
         "✕ violated*, driver (COMMIT of &lt;script&gt;alert(1)&lt;/script&gt;) · 3",
         "Query flights",
-        "duplicate : 1,986 in rows",
+        "duplicate : 1,986 rows or records in rows",
         f"onceproof run {qualification}/cells/crash-driver-after-sink-commit.yaml",
         "It ended early (budget)",
         "it never came",
@@ -102,6 +105,36 @@ def test_values_of_other_types_in_a_qualification_are_refused(qualification: Pat
     file.write_text(json.dumps(stored))
     with pytest.raises(UsageError, match="is damaged"):
         qualification_page.write(qualification)
+
+
+def test_the_page_says_what_was_claimed_what_held_and_where_the_points_are(qualification: Path) -> None:
+    run = qualification / "runs" / "first"
+    run.mkdir(parents=True, exist_ok=True)
+    write_verdict(run, replace(HELD, claim={"delivery": "effectively-once", "outputs": {"rows": {"order": SCRIPT}}}))
+    held = Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, [])
+    progress = replace(PROGRESS, first="runs/first", strongest=held)
+    Directory(qualification).save(progress)
+    assert qualification_page.read(qualification)[1].strongest == held
+    text = Parsed(qualification_page.write(qualification).read_text()).text
+    assert f"Claimed delivery effectively-once rows: order {SCRIPT} Held" in text
+    assert "The strongest claim that held in all runs is at-least-once, liveness recovers" in text
+    assert "after-sink-commit the sink has committed, commits/N is missing: N will be replayed" in text
+    (run / "verdict.json").write_text("{")
+    assert ">Claimed<" not in qualification_page.write(qualification).read_text(), (
+        "of a damaged verdict nothing is shown"
+    )
+    Directory(qualification).save(replace(progress, ended=None))
+    assert "The strongest claim" not in qualification_page.write(qualification).read_text(), "it still goes on"
+
+
+@pytest.mark.parametrize(
+    "strongest", [{"delivery": "exactly-once", "others": {}, "broken": {}, "doubts": []}, {"a": 1}, 3]
+)
+def test_a_damaged_claim_in_a_qualification_is_refused(qualification: Path, strongest: object) -> None:
+    file = qualification / "qualification.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "strongest": strongest}))
+    with pytest.raises(UsageError, match=r"qualification\.json is damaged"):
+        qualification_page.read(qualification)
 
 
 def test_a_qualification_that_is_a_link_is_refused(qualification: Path, tmp_path: Path) -> None:
@@ -154,22 +187,45 @@ def test_two_runs_are_compared_by_finding() -> None:
     more = replace(VIOLATED, findings=(replace(DUPLICATE, total=7000), replace(DUPLICATE, output="copies")))
     old, new = (Path("/runs/1"), record, VIOLATED), (Path("/runs/2"), other, more)
     done = compare_runs(old, new)
-    assert done.statement == "violated as before; findings: 1 new, 1 changed"
+    assert done.statement == "violated as before; findings: 1 new, 1 changed (2 worse)"
     findings = {row.name: row for row in done.sections[0].rows}
     assert findings["duplicate in rows"].kind is Kind.CHANGED
     assert findings["duplicate in copies"].kind is Kind.NEW
     assert done.cautions == ("the seed differs: 7 and 8",)
     text = done.as_text()
-    assert "changed  duplicate in rows: 6,000, breaks the claim -> 7,000, breaks the claim" in text
-    assert "changed  kafka: 4.0 -> 4.1" in text
+    assert "changed  duplicate in rows: 6,000, breaks the claim -> 7,000, breaks the claim (worse)\n" in text
+    assert "changed  kafka: 4.0 -> 4.1\n" in f"{text}\n", "a version is neither better nor worse"
     page = comparison_page.page(done)
-    assert "≠ changed" in page and "+ new" in page and "the seed differs" in page
+    for part in ("</span> changed, worse<", "</span> new, worse<", "\u2260 changed", "2 worse.", "the seed differs"):
+        assert part in page
     assert json.loads(json.dumps(done.to_json()))["sections"]["findings"][0]["kind"] == "changed"
+    assert done.to_json()["sections"]["findings"][0]["trend"] == "worse"
     gone = compare_runs(old, (Path("/runs/3"), record, HELD))
-    assert gone.statement == "violated before, held now; findings: 1 gone"
+    assert gone.statement == "violated before, held now; findings: 1 gone (1 better)"
     assert compare_runs(old, old).statement == "violated as before; the findings are the same"
+    nothing = (Path("/runs/5"), record, HELD)
+    assert compare_runs(nothing, nothing).statement == "held as before; no findings in either"
+    unjudged = compare_runs(old, (Path("/runs/6"), record, None)).sections[0].rows
+    assert [(row.kind, row.trend) for row in unjudged] == [(Kind.GONE, "")], (
+        "nothing is known of a run without a verdict"
+    )
+    allowed = replace(VIOLATED, findings=(replace(DUPLICATE, allowed="at-least-once allows it"),))
+    (better,) = compare_runs(old, (Path("/runs/7"), record, allowed)).sections[0].rows
+    assert better.trend == "better", "the same rows, and the claim allows them"
     faults = compare_runs(old, (Path("/runs/4"), record, INCONCLUSIVE)).sections[1]
-    assert [(row.old, row.new) for row in faults.rows] == [("hit", "not hit")]
+    assert [(row.old, row.new, row.trend) for row in faults.rows] == [("hit", "not hit", "worse")]
+
+
+def test_runs_on_an_external_stack_have_the_same_faults_whatever_their_names_begin_with() -> None:
+    def run(prefix: str, topic: str) -> tuple[Path, RunRecord, Verdict]:
+        chaos = [{"fault": "partition", "topic": f"{prefix}{topic}"}]
+        stack = {"provider": "external", "prefix": prefix}
+        record = RunRecord.model_validate({"scenario": {"name": "job", "chaos": chaos, "stack": stack}})
+        return Path("/runs/1"), record, HELD
+
+    assert compare_runs(run("onceproof-a-1.", "in"), run("onceproof-a-2.", "in")).cautions == ()
+    other = compare_runs(run("onceproof-a-1.", "in"), run("onceproof-a-2.", "out"))
+    assert other.cautions == ("the scenarios have different faults",)
 
 
 def test_two_qualifications_are_compared_cell_by_cell(qualification: Path, tmp_path: Path) -> None:
@@ -180,7 +236,7 @@ def test_two_qualifications_are_compared_cell_by_cell(qualification: Path, tmp_p
     done = CliRunner().invoke(app, ["report", "--compare", str(qualification), str(directory.path), "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["statement"] == "violated before, inconclusive now; cells: 1 gone, 1 changed"
+    assert found["statement"] == "violated before, inconclusive now; cells: 1 gone, 1 changed (1 better)"
     assert found["cautions"] == ["the scenario's file differs", "not every cell was tried in both"]
     assert "alert(1)" in Path(found["report"]).read_text()
     assert "<script>alert" not in Path(found["report"]).read_text()

@@ -17,10 +17,11 @@ from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.shown_rows import InputRecord, ShownRow, ShownRows
 from onceproof.reports.html import run_page
-from onceproof.reports.html.limits import MOST_BYTES, SIZES
+from onceproof.reports.html.limits import MOST_BYTES, SIZES, spread
 from onceproof.reports.html.page import is_ours
 from onceproof.reports.html.run_page import page
 from onceproof.reports.html.source import Batch, SinkCommit, StoredRun
+from onceproof.reports.html.timeline import timeline
 
 from .test_html import Parsed
 
@@ -134,6 +135,46 @@ def test_each_list_of_a_verdict_is_cut_and_says_where_the_rest_is(more: dict[str
     made = page(run_of(Verdict("job", Outcome.VIOLATED, **{"claim": StatedClaim(), "reasons": ("why",), **more})))
     assert size(made) <= MOST_BYTES
     assert what in Parsed(made).text
+
+
+def test_what_is_not_drawn_and_the_rest_of_a_witness_are_counted() -> None:
+    witness = Witness({"id": 1}, "\n".join(["why"] * 15), "in/0@1", 1, tuple(f"t xid {n}" for n in range(9)))
+    found = Finding("duplicate", "t", 1, "1 extra row", (witness,))
+    events = [Event(1.0 + n, "feed.chunk", {"topic": "in", "chunk": n, "of": 250, "records": 1}) for n in range(250)]
+    events += [Event(1.0, "stack.ready", {"service": f"s{n}"}) for n in range(30)]
+    made = page(
+        run_of(
+            Verdict("job", Outcome.VIOLATED, {}, ("why",), (found,)),
+            events=tuple(events),
+            batches=tuple(Batch("q", n, 1.0 + n, 0, 2.0 + n, 0, 3) for n in range(301)),
+            commits=tuple(SinkCommit("t", 1.0 + n, 2) for n in range(210)),
+            notes=tuple(f"note {n}" for n in range(101)),
+        )
+    )
+    text = Parsed(made).text
+    assert "1 more batch is not drawn." in text and "60 more marks are not drawn." in text
+    assert "more lanes are not drawn." in text and "more driver start" not in text
+    assert "(5 more lines)" in text and "t xid 5, and 3 more" in text and "1 more note is not shown here" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "most", "expected"),
+    [(3, 5, (0, 1, 2)), (11, 3, (0, 5, 10)), (1000, 2, (0, 999)), (4, 1, (0,)), (4, 0, ())],
+)
+def test_what_is_drawn_of_a_long_list_is_from_all_of_it(number: int, most: int, expected: tuple[int, ...]) -> None:
+    assert spread(range(number), most) == expected
+
+
+def test_the_last_batches_and_commits_of_a_long_run_are_drawn() -> None:
+    """The first 200 commits alone would look as if the job had stopped."""
+    batches = tuple(Batch("q", n, 1.0 + n, 0, 2.0 + n, int(n == 500), 3) for n in range(1000))
+    commits = tuple(SinkCommit("t", 1.0 + n, 2) for n in range(900))
+    drawn = timeline(run_of(Verdict("job", Outcome.HELD, {}, ()), batches=batches, commits=commits), (), SIZES[0])
+    assert drawn is not None
+    bars, ticks = (next(lane for lane in drawn.lanes if lane.name == name) for name in ("batches q", "commits t"))
+    assert [len(bars.bars), len(ticks.ticks)] == [300, 200] and drawn.hidden[:1] == ((700, "batch"),)
+    assert {bars.bars[0].start, bars.bars[-1].start} == {1.0, 1000.0} and ticks.ticks[-1].at == 900.0
+    assert any(bar.label.startswith("500 ") for bar in bars.bars), "replayed batches are always drawn"
 
 
 def test_a_long_text_says_how_much_of_it_is_missing() -> None:

@@ -36,7 +36,8 @@
       groups.forEach((axis) => {
         axis.replaceChildren();
         for (let at = Math.ceil(from / step) * step; at <= from + length; at += step) {
-          axis.append(text((at - from) / length * size, Number(axis.dataset.height) + 18, `${at.toFixed(digits)} s`));
+          const words = `${at.toFixed(digits)} s`, room = 3.5 * words.length;
+          axis.append(text(Math.min(Math.max((at - from) / length * size, room), size - room), Number(axis.dataset.height) + 18, words));
         }
       });
     }
@@ -89,10 +90,100 @@
     draw();
   }
 
+  const flow = document.querySelector(".flowbox");
+  if (flow) followable(flow);
+
+  // The picture of the message flow: one event is current, and one message can be followed; the others are then faint.
+  function followable(region) {
+    const events = all(".event", region), drawings = all(".flow", region), width = drawings[0].viewBox.baseVal.width;
+    const now = document.getElementById("flow-now"), choice = document.getElementById("flow-message");
+    const said = (event) => event.querySelector("title").textContent;
+    let current = -1, followed = "", scale = 1;
+
+    [...new Set(events.map((event) => event.dataset.message))].filter(Boolean)
+      .sort((one, other) => one.slice(1) - other.slice(1))
+      .forEach((message) => choice.add(new Option(message, message)));
+
+    function emphasise(message) {
+      region.classList.toggle("following", message !== "");
+      all("[data-message]", region).forEach((one) => one.classList.toggle("followed", one.dataset.message === message));
+    }
+    function follow(message) {
+      followed = message; choice.value = message; emphasise(message);
+    }
+    function select(number) {
+      if (events[current]) events[current].classList.remove("current");
+      current = number;
+      const event = events[number];
+      now.textContent = event ? said(event) : "No event is selected.";
+      if (event) event.classList.add("current");
+    }
+    function shift(from, to, least, most) {
+      return from < least ? from - least : to > most ? Math.min(to - most, from - least) : 0;
+    }
+    function reveal() {
+      const view = region.getBoundingClientRect(), row = events[current].querySelector(".band").getBoundingClientRect();
+      const marks = all("line, text", events[current]).map((one) => one.getBoundingClientRect());
+      // The names of the lanes cover the top of the region.
+      region.scrollTop += shift(row.top, row.bottom, region.querySelector(".flowhead").getBoundingClientRect().bottom + 4, view.bottom - 20);
+      region.scrollLeft += shift(Math.min(...marks.map((one) => one.left)) - 8, Math.max(...marks.map((one) => one.right)) + 8, view.left, view.right);
+    }
+    function step(way) {
+      const fits = (event) => event && (followed === "" || event.dataset.message === followed);
+      let next = current < 0 && way < 0 ? events.length - 1 : current + way;
+      while (events[next] && !fits(events[next])) next += way;
+      if (events[next]) { select(next); reveal(); }
+    }
+    function zoom(wanted, x = region.clientWidth / 2, y = region.clientHeight / 2) {
+      const next = Math.min(Math.max(wanted, 0.25), 3), grown = next / scale, left = region.scrollLeft + x, top = region.scrollTop + y;
+      scale = next;
+      drawings.forEach((one) => {
+        one.setAttribute("width", width * scale); one.setAttribute("height", one.viewBox.baseVal.height * scale);
+      });
+      region.scrollLeft = left * grown - x; region.scrollTop = top * grown - y;
+    }
+    const actions = {
+      up: () => step(-1), down: () => step(1), first: () => { select(-1); step(1); }, last: () => { select(-1); step(-1); },
+      pin: () => { const event = events[current]; if (event) follow(followed === event.dataset.message ? "" : event.dataset.message); },
+      clear: () => { follow(""); select(-1); }, in: () => zoom(scale * 1.25), out: () => zoom(scale / 1.25), fit: () => zoom(region.clientWidth / width), all: () => zoom(1),
+    };
+    const keys = { ArrowUp: "up", ArrowDown: "down", Home: "first", End: "last", Enter: "pin", Escape: "clear", "+": "in", "=": "in", "-": "out", "0": "all" };
+    all("[data-flow]").forEach((button) => button.addEventListener("click", actions[button.dataset.flow]));
+    choice.addEventListener("change", () => { follow(choice.value); select(-1); if (choice.value) step(1); });
+    region.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+      event.preventDefault();
+      actions[keys[event.key]]();
+    });
+    region.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      const box = region.getBoundingClientRect();
+      zoom(event.deltaY < 0 ? scale * 1.1 : scale / 1.1, event.clientX - box.left, event.clientY - box.top);
+    }, { passive: false });
+    const under = (event) => events.indexOf(event.target.closest(".event"));
+    region.addEventListener("pointerover", (event) => {
+      const one = event.target.closest("[data-message]");
+      if (event.pointerType !== "mouse" || !one) return;
+      if (one.classList.contains("event")) now.textContent = said(one);
+      if (!followed) emphasise(one.dataset.message);
+    });
+    region.addEventListener("pointerleave", () => {
+      now.textContent = events[current] ? said(events[current]) : "No event is selected.";
+      if (!followed) emphasise("");
+    });
+    region.addEventListener("click", (event) => {
+      const number = under(event);
+      if (number < 0) return;
+      event.preventDefault();
+      if (number === current) actions.pin(); else select(number);
+    });
+  }
+
   // A link to something folded opens it.
   function unfold() {
-    const one = document.getElementById(window.location.hash.slice(1));
-    if (one && one.tagName === "DETAILS") one.open = true;
+    const one = document.getElementById(window.location.hash.slice(1)), folded = one && one.closest("details");
+    if (folded) { folded.open = true; one.scrollIntoView(); }
   }
   window.addEventListener("hashchange", unfold);
   unfold();

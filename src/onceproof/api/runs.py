@@ -12,6 +12,7 @@ from onceproof.base.timeline import Listener
 from onceproof.history.not_a_run import check_exists
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict
+from onceproof.reports import commands
 from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
@@ -73,7 +74,9 @@ class Run:
             lines.append(f"  ... and {len(self.findings) - _FINDINGS_SHOWN} more")
         if not self.findings:
             lines += [f"  {line}" for reason in verdict.reasons for line in reason.splitlines()[:1]]
-        return "\n".join([*lines, f"report: {self.report}", f"judge it again: onceproof check {self.run_dir}"])
+        lines += [f"report: {self.report}", f"judge it again: {commands.check(self.run_dir)}"]
+        again = commands.run_again_of(self.run_dir)
+        return "\n".join(lines if again is None else [*lines, f"run it again: {again}"])
 
 
 def run(

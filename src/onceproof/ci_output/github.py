@@ -15,7 +15,8 @@ from onceproof.ci_output.result import CiResult
 
 MOST_BYTES = 1024 * 1024
 _CUT = "\n\nThe summary is cut here: a step may have 1 MiB. The log has all of it.\n"
-_MESSAGE = 2000
+#: Characters of an annotation; of the note that some are left out; and lines at the end that are kept.
+_MESSAGE, _NOTE, _COMMANDS = 2000, 40, 3
 
 
 def summary(results: Sequence[CiResult], most: int = MOST_BYTES) -> str:
@@ -52,8 +53,17 @@ def _annotation(result: CiResult, root: Path) -> str:
     properties = {} if place is None else {"file": place[0], "line": str(place[1])}
     properties["title"] = f"onceproof: {result.scenario} {result.status}"
     written = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    message = visible(result.detail or result.why)[:_MESSAGE]
+    message = _shortened(visible(result.detail or result.why))
     return f"::error {written}::{_data(message)}"
+
+
+def _shortened(text: str) -> str:
+    """At most `_MESSAGE` characters. The middle is left out: the first lines are the findings, the last ones the commands."""
+    if len(text) <= _MESSAGE:
+        return text
+    end = "\n".join(text.splitlines()[-_COMMANDS:])[-_MESSAGE // 2 :]
+    begin = text[: _MESSAGE - len(end) - _NOTE]
+    return f"{begin}\u2026 ({len(text) - len(begin) - len(end):,} more characters)\n{end}"
 
 
 def _data(text: str) -> str:

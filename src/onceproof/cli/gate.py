@@ -27,6 +27,7 @@ from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix
 from onceproof.qualify.console import ProgressOnConsole
 from onceproof.qualify.session import Qualification
+from onceproof.reports import commands
 from onceproof.reports.page import Page
 from onceproof.reports.progress import Progress
 from onceproof.reports.report import PAGE_FILE
@@ -135,7 +136,7 @@ def as_text(result: GateResult, output: Output) -> str:
             page.blank()
             page.below(row.run.explain(f"expected {row.expect}").partition("\nreport: ")[0], 0)
             page.unbroken("report", str(row.run.report))
-            page.unbroken("next", f"onceproof check {row.run.run_dir}")
+            page.unbroken("next", commands.check(row.run.run_dir))
         elif row.status is not Status.PASSED and row.qualification is not None:
             where = row.qualification.directory.path
             page.blank()

@@ -31,6 +31,7 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
 from onceproof.kinds.contract import Services, Start, WarmsUp, kind_of
+from onceproof.reports import commands
 from onceproof.run import observe
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
@@ -89,6 +90,11 @@ def replayable(run_dir: Path) -> Scenario:
         raise HistoryError(
             f"{run_dir} has no whole history to compare a replay with: {why}",
             hint="run the scenario again, and replay that run",
+        )
+    if (stack := commands.stack_of(run)) is not None:
+        raise UsageError(
+            f"{run_dir} used the stack {stack}, and run.json does not store how to reach it",
+            hint=f"run its scenario again: {commands.run_again(run)}",
         )
     for secret in scenario.pipeline.secrets:
         if secret not in os.environ:

@@ -25,7 +25,7 @@ class Execution:
     directory: RunDir
     timeline: Timeline
     profile: StackProfile | None = field(default=None, repr=False)
-    """The external stack that it uses, if any. Holds secrets: never stored."""
+    """The external stack that it uses, if any. Holds secrets: only its name is stored."""
     survey: bool = False
     """Also note what the job commits (`onceproof.faults.survey`)."""
     number: int = 0
@@ -81,6 +81,8 @@ class Execution:
             wall_start=self.timeline.wall_start,
             machine=machine(),
         )
+        if self.profile is not None:
+            self.directory.update(stack_profile=self.profile.name)
 
     def phase(self, name: str) -> None:
         self.timeline.emit("phase", name=name)

@@ -17,7 +17,7 @@ from onceproof.base.timeline import EVENTS
 from onceproof.history.run_record import FILE, RunRecord
 
 #: Fields of ``run.json`` that are stored unmasked, because a replay needs them as they are.
-_GIVEN = frozenset(("scenario", "scenario_path", "versions"))
+_GIVEN = frozenset(("scenario", "scenario_path", "stack_profile", "versions"))
 
 
 P = ParamSpec("P")

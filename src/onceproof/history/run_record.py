@@ -320,6 +320,9 @@ class RunRecord(Part):
     onceproof: Annotated[str | None, Loose] = Field(None, description="version of onceproof that wrote the record")
     scenario: Annotated[StoredScenario, _object] = Field(StoredScenario(), description="the scenario as it was run")
     scenario_path: MaybeText = Field(None, description="the scenario's file at the time of the run")
+    stack_profile: Annotated[str | None, Loose] = Field(
+        None, description="what `--stack` named; how to reach that stack is not stored"
+    )
     seed: Annotated[int | None, _whole] = Field(None, description="seed of generated input")
     wall_start: Annotated[float | None, _must(_is_time, "a number of seconds since 1970")] = Field(
         None, description="wall clock at 0 of the run's clock, seconds since 1970"

@@ -34,7 +34,7 @@ class Harness:
     ) -> Run:
         """As `onceproof.run`. A path is relative to the test's folder, then to pytest's rootdir.
 
-        Adds verdict and run directory to the test's JUnit properties. Skips the test if there is no Java on a developer's
+        Adds verdict and run directory to the test's JUnit properties, unless an ini-option forbids it. Skips the test if there is no Java on a developer's
         machine; in CI (the variable CI is set) that is an error, as a red build is better than one that tests nothing.
         """
         __tracebackhide__ = True
@@ -47,12 +47,13 @@ class Harness:
             raise
         except Interrupted as interrupted:
             raise KeyboardInterrupt(interrupted.message) from None
-        self._node.user_properties += [
-            ("onceproof.scenario", done.scenario.name),
-            ("onceproof.verdict", done.verdict.word),
-            ("onceproof.anomalies", ", ".join(sorted(done.verdict.anomalies()))),
-            ("onceproof.run", str(done.run_dir)),
-        ]
+        if self._node.config.getini("onceproof_junit_properties"):
+            self._node.user_properties += [
+                ("onceproof.scenario", done.scenario.name),
+                ("onceproof.verdict", done.verdict.word),
+                ("onceproof.anomalies", ", ".join(sorted(done.verdict.anomalies()))),
+                ("onceproof.run", str(done.run_dir)),
+            ]
         if done.verdict.outcome is Outcome.INCONCLUSIVE and self._skips_inconclusive():
             pytest.skip(f"inconclusive: {next(iter(done.verdict.reasons), 'no reason')}")
         return done

@@ -31,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "onceproof_inconclusive", "what an inconclusive run of onceproof does to its test: fail or skip", default="fail"
     )
+    parser.addini(
+        "onceproof_junit_properties",
+        "whether --junitxml gets onceproof's properties; Jenkins's xUnit plugin refuses any in a test case",
+        type="bool",
+        default=True,
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

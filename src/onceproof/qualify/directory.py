@@ -26,6 +26,7 @@ from onceproof.history import run_files
 from onceproof.history.run_directory import run_dir_problem
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import Cell, outcome
+from onceproof.qualify.strongest import Strongest
 
 FILE = "qualification.json"
 VERSION = 1
@@ -66,6 +67,9 @@ class QualificationProgress:
     """The result that the command reported when it ended. It may be worse than that of the cells: a run without a cell may be
     violated, and a run may prove nothing."""
 
+    strongest: Strongest | None = None
+    """The strongest claim that held; None before the qualification has ended, and if no cell was exercised."""
+
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
 
@@ -74,7 +78,9 @@ class QualificationProgress:
         """Raises `KeyError`, `TypeError` or `ValueError`."""
         known = {name: value for name, value in stored.items() if name != "version"}
         known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
-        progress = cls(**{**known, "decided": tuple(known["decided"])})
+        found = known.get("strongest")
+        held = None if found is None else Strongest(**found)
+        progress = cls(**{**known, "decided": tuple(known["decided"]), "strongest": held})
         progress.result()  # an unknown result is refused here, where the message names the file
         return progress
 

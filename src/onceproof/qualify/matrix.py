@@ -13,7 +13,7 @@ from onceproof.base.words import times
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.qualify.cells import Cell, CellState, kinds
 from onceproof.qualify.session import Qualification
-from onceproof.qualify.strongest import DELIVERIES, Strongest
+from onceproof.qualify.strongest import promises
 from onceproof.reports import fixes
 from onceproof.reports.page import Look, Page
 from onceproof.reports.terminal import in_words
@@ -89,18 +89,7 @@ def statement(result: Qualification) -> str:
     of = f"{len(exercised)} of {len(reachable)} reachable cells exercised{f' ({near} approximately)' if near else ''}"
     missing = len(reachable) - len(exercised)
     rest = f". Nothing is claimed of the other {missing}" if missing else ""
-    return f"{of}: {became}{also}. {_promises(result.strongest)}{rest}"
-
-
-def _promises(strongest: Strongest) -> str:
-    others = ", ".join(f"{name} {value}" for name, value in strongest.others.items())
-    if strongest.delivery is not None:
-        return f"The strongest claim that held in all runs is {strongest.delivery}{f', {others}' if others else ''}"
-    if all(level in strongest.broken for level in DELIVERIES):
-        what = "No delivery promise held in all runs"
-    else:
-        what = "Whether a delivery promise held is in doubt"
-    return f"{what}; {others} held" if others else what
+    return f"{of}: {became}{also}. {promises(result.strongest)}{rest}"
 
 
 def _print_claims(page: Page, result: Qualification) -> None:

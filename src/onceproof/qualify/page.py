@@ -17,16 +17,17 @@ from onceproof.base.errors import OnceproofError, UsageError
 from onceproof.history import run_files
 from onceproof.history.run_record import FILE as RECORD
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.qualify.cells import Cell, kinds
 from onceproof.qualify.directory import FILE, Directory, QualificationProgress
+from onceproof.qualify.strongest import promises
 from onceproof.reports import fixes
-from onceproof.reports.comparison import Comparison, Row, Section, Side, statement
+from onceproof.reports.comparison import Comparison, Row, Section, Side, statement, trend
 from onceproof.reports.html.files import FILE as PAGE
-from onceproof.reports.html.limits import some
+from onceproof.reports.html.limits import Some, some
 from onceproof.reports.html.page import render_capped
-from onceproof.reports.html.run_page import SYMBOLS
-from onceproof.scenario.points import Point
+from onceproof.reports.html.run_page import SYMBOLS, claims
+from onceproof.scenario.points import LEFT_BEHIND, Point
 
 #: A run directory and a cell's file, below the directory of the qualification. Other names may lead out of it.
 _RUN, _CELL = re.compile(r"runs/[\w][\w.-]*"), re.compile(r"[\w][\w.-]*")
@@ -75,7 +76,12 @@ class Heat:
 
     query: str | None
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[ShownCell, ...], ...]], ...]
+    rows: tuple[tuple[str, tuple[Some[ShownCell], ...]], ...]
+    """(point, for each column its cells); ``more`` are those that the page only counts."""
+
+    @property
+    def counted(self) -> int:
+        return sum(field.more for _, fields in self.rows for field in fields)
 
 
 def read(path: Path) -> tuple[Directory, QualificationProgress]:
@@ -123,6 +129,8 @@ def _values(
     shown = tuple(
         _shown(number, cell, directory, progress.stack, record) for number, cell in enumerate(cells[: size.cells])
     )
+    hidden = Counter((cell.query, cell.point, cell.column) for cell in cells[size.cells :] if cell.reachable)
+    heats = tuple(_heats(shown, hidden))
     result = progress.result()
     counts = Counter(_result(cell)[0] for cell in cells)
     broken = Counter[str]()
@@ -136,12 +144,17 @@ def _values(
         "symbol": SYMBOLS[result],
         "lead": _lead(progress, counts),
         "counts": sorted(counts.items()),
+        "claimed": some(_claimed(directory, progress), size.items),
+        "held": None if progress.ended is None or progress.strongest is None else promises(progress.strongest),
+        "left_behind": {str(point): words for point, words in LEFT_BEHIND.items()},
         "broken": some(broken.most_common(), size.items),
         "first": next((one for one in shown if one.result == Outcome.VIOLATED.value), None),
-        "heats": tuple(_heats(shown)),
+        "heats": heats,
         "shown": [one for one in shown if one.cell.reachable],
         "absent": [one for one in shown if not one.cell.reachable],
-        "hidden": len(cells) - len(shown),
+        "hidden": hidden.total(),
+        "elsewhere": hidden.total() - sum(heat.counted for heat in heats),
+        "hidden_absent": len(cells) - len(shown) - hidden.total(),
         "items": size.items,
         "unfinished": progress.ended not in ("done",),
         "ended": progress.ended,
@@ -162,6 +175,18 @@ def _values(
     }
 
 
+def _claimed(directory: Directory, progress: QualificationProgress) -> Iterator[str]:
+    """The claim of the scenario and those of outputs with their own, as the verdict on the run without faults has them."""
+    run = str(progress.first)
+    if not _RUN.fullmatch(run) or not _holds(directory, f"{run}/{VERDICT_FILE}"):
+        return
+    try:
+        verdict = Verdict.from_json(directory.path / run / VERDICT_FILE)
+    except (OSError, ValueError, RecursionError):
+        return
+    yield from claims(verdict.claim)
+
+
 def compared(old: Path, new: Path) -> Comparison:
     """Compare two qualifications cell by cell. Raises as `read`."""
     first, second = read(old)[1], read(new)[1]
@@ -169,8 +194,8 @@ def compared(old: Path, new: Path) -> Comparison:
         Side(str(path), progress.scenario, progress.result(), progress.result().value)
         for path, progress in ((old, first), (new, second))
     ]
-    before, after = ({cell.name: cell.word for cell in progress.cells} for progress in (first, second))
-    rows = tuple(Row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
+    before, after = ({cell.name: cell for cell in progress.cells} for progress in (first, second))
+    rows = tuple(_row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
     cells = Section("cells", rows)
     cautions = []
     if first.digest != second.digest:
@@ -180,6 +205,18 @@ def compared(old: Path, new: Path) -> Comparison:
     if None in (first.ended, second.ended) or "budget" in (first.ended, second.ended):
         cautions.append("not every cell was tried in both")
     return Comparison(sides[0], sides[1], statement(sides[0], sides[1], cells), (cells,), tuple(cautions))
+
+
+def _row(name: str, old: Cell | None, new: Cell | None) -> Row:
+    before, after = (None if cell is None else cell.word for cell in (old, new))
+    return Row(name, before, after, trend(_badness(old), _badness(new)))
+
+
+def _badness(cell: Cell | None) -> int | None:
+    """From 0, held; None: the cell is missing, or does not apply. Without proof that it hit, a held cell shows nothing."""
+    if cell is None or not cell.reachable:
+        return None
+    return 2 if cell.verdict is Outcome.VIOLATED else 0 if cell.verdict is Outcome.HELD and cell.exercised else 1
 
 
 def _lead(progress: QualificationProgress, counts: Counter[str]) -> str:
@@ -223,7 +260,8 @@ def _fixes(cell: Cell, record: RunRecord | None) -> Iterator[str]:
         yield from fixes.of_systems(name) if record is None else fixes.of_run(name, record)
 
 
-def _heats(shown: tuple[ShownCell, ...]) -> Iterator[Heat]:
+def _heats(shown: tuple[ShownCell, ...], hidden: Counter[tuple[str | None, Point, str]]) -> Iterator[Heat]:
+    """The matrices of the queries that are shown. ``hidden``: how many more cells there are, by query, point and column."""
     reachable = [one for one in shown if one.cell.reachable]
     order = [column for kind in kinds() for column in [one.cell.column for one in shown if one.cell.kind == kind]]
     others = [one.cell.column for one in shown]
@@ -233,9 +271,12 @@ def _heats(shown: tuple[ShownCell, ...]) -> Iterator[Heat]:
         rows = []
         for point in Point:
             fields = tuple(
-                tuple(one for one in of_query if one.cell.point is point and one.cell.column == column)
+                Some(
+                    tuple(one for one in of_query if one.cell.point is point and one.cell.column == column),
+                    hidden[query, point, column],
+                )
                 for column in columns
             )
-            if any(fields):
+            if any(field.total for field in fields):
                 rows.append((str(point), fields))
         yield Heat(query, columns, tuple(rows))

@@ -135,7 +135,7 @@ def resume(path: Path) -> tuple[Directory, QualificationProgress]:
                 )
     for decided in progress.decided:  # check that they can be read now, not after the whole budget
         read_verdict(directory.path / decided)
-    return directory, replace(progress, ended=None, outcome=None)
+    return directory, replace(progress, ended=None, outcome=None, strongest=None)
 
 
 def _check(scenario: Scenario) -> None:
@@ -381,14 +381,15 @@ class Session:
         unclaimed = attribution.unclaimed(settled, verdicts)
         exercised = any(cell.exercised for cell in settled)
         outcome = _outcome(settled, doubts, unclaimed) if right else first.outcome
-        self._save(outcome=outcome.value)
+        held = strongest(verdicts.values(), self._scenario, doubts) if exercised else None
+        self._save(outcome=outcome.value, strongest=held)
         return Qualification(
             scenario=self._scenario,
             directory=self._directory,
             progress=self._progress,
             cells=settled,
             first=first,
-            strongest=strongest(verdicts.values(), self._scenario, doubts) if exercised else None,
+            strongest=held,
             outcome=outcome,
             budget_s=self._budget_s,
             unclaimed=unclaimed,

@@ -38,6 +38,18 @@ class Strongest:
         return asdict(self)
 
 
+def promises(strongest: Strongest) -> str:
+    """What held, in one sentence without its full stop."""
+    others = ", ".join(f"{name} {value}" for name, value in strongest.others.items())
+    if strongest.delivery is not None:
+        return f"The strongest claim that held in all runs is {strongest.delivery}{f', {others}' if others else ''}"
+    if all(level in strongest.broken for level in DELIVERIES):
+        what = "No delivery promise held in all runs"
+    else:
+        what = "Whether a delivery promise held is in doubt"
+    return f"{what}; {others} held" if others else what
+
+
 def strongest(verdicts: Iterable[Verdict], scenario: Scenario, unclear: Sequence[str] = ()) -> Strongest:
     """Derive the strongest claim from all runs whose faults were exercised, and the one without faults.
 

@@ -13,6 +13,7 @@ from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.directory import Directory, QualificationProgress
+from onceproof.qualify.strongest import Strongest
 from onceproof.reports.html.run_page import of_run
 from onceproof.scenario.points import Point
 
@@ -136,6 +137,18 @@ def qualification(folder: Path) -> str:
     directory = Directory.create(folder, "orders")
     directory.write(directory.cells / "c.yaml", "name: orders")
     progress = QualificationProgress(
-        "orders-to-warehouse", "/jobs/orders.yaml", "0" * 64, 7, cells=cells, steps=3, spent_s=312.0
+        "orders-to-warehouse",
+        "/jobs/orders.yaml",
+        "0" * 64,
+        7,
+        cells=cells,
+        steps=3,
+        spent_s=312.0,
+        first="runs/01",
+        ended="budget",
+        strongest=Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, []),
     )
+    (directory.runs / "01").mkdir()
+    claim = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
+    write_verdict(directory.runs / "01", Verdict("orders-to-warehouse", Outcome.HELD, claim, ()))
     return qualification_page.page(directory, progress).replace(str(directory.path), "/jobs/qualification")

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from onceproof.reports.html.run_page import of_run
+
+from ..made_up_flow import flow_run
 from . import made_up_look
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
@@ -27,7 +30,11 @@ _MOST_DIFFERENT = 6.0
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("looks")
-    texts = {"run": made_up_look.run_page(folder), "qualification": made_up_look.qualification(folder)}
+    texts = {
+        "run": made_up_look.run_page(folder),
+        "qualification": made_up_look.qualification(folder),
+        "flow": of_run(flow_run(folder / "flow")),
+    }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text)
     return {name: folder / f"{name}.html" for name in texts}
@@ -35,12 +42,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["run", "qualification"])
+@pytest.mark.parametrize("name", ["run", "qualification", "flow"])
 def test_a_page_looks_as_it_did(name: str, width: int, scheme: str, pages: dict[str, Path], chromium: Any) -> None:
     from PIL import Image, ImageChops, ImageStat
 
     with chromium.new_page(viewport={"width": width, "height": WIDTHS[width]}, color_scheme=scheme) as page:
         page.goto(pages[name].as_uri())
+        if name == "flow":
+            page.evaluate("document.getElementById('flow').scrollIntoView({behavior: 'instant'})")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways to read"
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     small = picture.resize((picture.width // _SMALLER, picture.height // _SMALLER), Image.Resampling.LANCZOS)
