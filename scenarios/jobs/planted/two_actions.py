@@ -20,7 +20,7 @@ args = parser.parse_args()
 spark = spark_session("two-actions")
 # Writing a row again changes nothing.
 insert = insert_into(args.table, COLUMNS, "ON CONFLICT (src_partition, src_offset) DO NOTHING")
-pick = f.udf(lambda: random.randrange(2), "INT").asNondeterministic()
+pick = f.udf(lambda: random.randrange(2), "INT").asNondeterministic()  # noqa: S311
 
 
 def write(batch: DataFrame, _batch_id: int) -> None:
