@@ -1,4 +1,7 @@
-"""Flights to Postgres, in few large transactions: a batch goes into a buffer, which another thread empties every second."""
+"""Flights to Postgres, written behind: foreachBatch keeps the batch and returns; it is written with the next one, or after half a second.
+
+So Spark computes the next batch instead of waiting for the database.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,27 @@ from common import COLUMNS, copy_rows, flights_with_planes, job_parser, run, spa
 from pyspark.sql import DataFrame, Row
 
 args = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures").parse_args()
-_EVERY_S = 1.0
+_AT_MOST_S = 0.5
 
 spark = spark_session("write-behind")
-buffer: list[Row] = []
-filled = threading.Lock()
-ending = threading.Event()
+kept: list[Row] = []
+mine = threading.Lock()
+
+
+def flush() -> None:
+    with mine:
+        if kept:
+            with psycopg.connect(args.postgres) as connection:
+                copy_rows(connection, args.table, COLUMNS, kept)
+            kept.clear()
 
 
 def write(batch: DataFrame, _batch_id: int) -> None:
-    rows = batch.collect()
-    with filled:
-        buffer.extend(rows)
+    flush()
+    with mine:
+        kept.extend(batch.collect())
+    threading.Timer(_AT_MOST_S, flush).start()
 
 
-def flush_now_and_then() -> None:
-    while not ending.wait(_EVERY_S):
-        with filled:
-            rows = list(buffer)
-            buffer.clear()
-        if rows:
-            with psycopg.connect(args.postgres) as connection:
-                copy_rows(connection, args.table, COLUMNS, rows)
-
-
-threading.Thread(target=flush_now_and_then, daemon=True).start()
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
 run(flights, write, args.checkpoint)
