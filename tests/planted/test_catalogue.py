@@ -10,7 +10,7 @@ import pytest
 
 from onceproof.base.errors import UsageError
 from onceproof.planted import catalogue
-from onceproof.planted.catalogue import Bug
+from onceproof.planted.catalogue import Bug, PlantedBug
 from onceproof.planted.mutants import Mutant, mutant_of, mutants
 from onceproof.scenario_files.load import names
 
@@ -36,27 +36,31 @@ def written(folder: Path, *changes: tuple[str, str]) -> Path:
     return folder
 
 
-def test_every_planted_bug_has_valid_scenarios() -> None:
-    bugs = catalogue.read()
-    planted = catalogue.load(bugs.values())
-    assert len(planted) == len(bugs) > 40
+@pytest.fixture(scope="module")
+def planted() -> list[PlantedBug]:
+    """All planted bugs: each of their scenarios is valid."""
+    return catalogue.load(catalogue.read().values())
 
 
-def test_every_remedy_runs_under_the_faults_of_its_bug() -> None:
-    for each in catalogue.load(catalogue.read().values()):
+def test_there_are_many_planted_bugs(planted: list[PlantedBug]) -> None:
+    assert len(planted) == len(catalogue.read()) > 40
+
+
+def test_every_remedy_runs_under_the_faults_of_its_bug(planted: list[PlantedBug]) -> None:
+    for each in planted:
         assert each.remedy.scenario.chaos == each.loaded.scenario.chaos, each.bug.name
 
 
-def test_every_planted_scenario_is_used() -> None:
+def test_every_planted_scenario_is_used(planted: list[PlantedBug]) -> None:
     """By a bug, or as a base."""
-    used = {file.file for each in catalogue.load(catalogue.read().values()) for file in each.loaded.source.files}
-    used |= {file.file for each in catalogue.load(catalogue.read().values()) for file in each.remedy.source.files}
+    loaded = [scenario for each in planted for scenario in (each.loaded, each.remedy)]
+    used = {file.file for scenario in loaded for file in scenario.source.files}
     there = {path.resolve() for path in catalogue.folder().rglob("*.yaml")}
     assert there - {Path(file).resolve() for file in used} == set()
 
 
-def test_every_named_batch_is_reached() -> None:
-    for each in catalogue.load(catalogue.read().values()):
+def test_every_named_batch_is_reached(planted: list[PlantedBug]) -> None:
+    for each in planted:
         last = each.loaded.scenario.guaranteed_batches()
         assert all(1 <= batch <= last for batch in each.bug.batches), each.bug.name
 
@@ -123,8 +127,7 @@ def test_a_remedy_gets_the_faults_of_the_bug(tmp_path: Path) -> None:
         written(
             tmp_path,
             ('scenario = "naive-append"', 'scenario = "lost-ack-naive"'),
-            ("crash", "lost-ack"),
-            (" driver", " postgres"),
+            ('"crash driver"', '"lost-ack postgres"'),
         )
     )
     (planted,) = catalogue.load(bugs.values(), tmp_path)

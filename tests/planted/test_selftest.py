@@ -12,8 +12,11 @@ from typer.testing import CliRunner
 from onceproof.api import runs
 from onceproof.api.runs import Run
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.version import __version__
 from onceproof.cli.app import app
 from onceproof.history.run_directory import RunDir
+from onceproof.history.run_record import StoredScenario
+from onceproof.history.schema import VERSION
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.planted import catalogue, match, results, table
 from onceproof.planted.catalogue import Bug
@@ -97,8 +100,14 @@ Made = dict[str, Verdict | Exception]
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """Verdict of each run, by the job's file and the number of faults. What is not in it is held."""
+def calls() -> list[str]:
+    """The runs that were made: the job's file, `+` for a remedy by an option, and the number of faults."""
+    return []
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> Made:
+    """Verdict of each run, named as in ``calls``. What is not in it is held."""
     verdicts: Made = {}
 
     def run(loaded: LoadedScenario, *, runs_dir: Path, listeners: object) -> Run:
@@ -110,13 +119,13 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         if isinstance(found, Exception):
             raise found
         folder = RunDir.create(runs_dir, scenario.name)
-        folder.update(versions={"kafka": "4.3.1"})
+        folder.update(
+            schema=VERSION, onceproof=__version__, scenario=StoredScenario.of(scenario), versions={"kafka": "4.3.1"}
+        )
         return Run(scenario, found, folder.path)
 
-    calls: list[str] = []
     monkeypatch.setattr(runs, "run", run)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(test_the_command, "calls", calls, raising=False)
     return verdicts
 
 
@@ -129,12 +138,12 @@ def stored(file: str = "stored.json") -> dict[str, BugResult]:
     return results.read(Path(file))
 
 
-def test_the_command(made: Made) -> None:
+def test_the_command(made: Made, calls: list[str]) -> None:
     name = "progress-first-two-transactions"
     made["progress_first 1"] = verdict(Outcome.VIOLATED, *AS_NAMED)
     code, output = command("--full", "--times", "2", "--store", "stored.json", name)
     assert code == 0, output
-    assert test_the_command.calls == [*["progress_first 1"] * 2, "progress_first 0", "progress_first+ 1"]
+    assert calls == [*["progress_first 1"] * 2, "progress_first 0", "progress_first+ 1"]
     assert "1 of 1 planted bug caught; 1 of 1 held with their remedy; 1 of 1 quiet without their fault" in output
     result = stored()[name]
     assert (result.caught, len(result.attempts), result.versions) == (2, 2, {"kafka": "4.3.1"})
@@ -171,11 +180,11 @@ def test_a_vacuous_bug_and_a_remedy_that_does_not_hold_fail_the_command(made: Ma
     assert "the remedy: violated: commit-ahead-of-effect" in output
 
 
-def test_bugs_with_one_job_or_one_remedy_share_their_controls(made: Made) -> None:
+def test_bugs_with_one_job_or_one_remedy_share_their_controls(made: Made, calls: list[str]) -> None:
     for key in ("memory_dedupe 1", "uuid_key 1"):
         made[key] = verdict(Outcome.VIOLATED, ("duplicate", {"flights/2": 7}), fault=("crash", "driver"))
     assert command("--full", "--times", "1", "memory-dedupe", "uuid-key")[0] == 0
-    assert test_the_command.calls.count("position_is_key 1") == 1
+    assert calls.count("position_is_key 1") == 1
 
 
 def test_new_results_replace_old_ones_and_keep_what_was_not_run_again(made: Made) -> None:
