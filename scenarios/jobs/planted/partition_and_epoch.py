@@ -37,4 +37,4 @@ class Writer:
 
 spark = spark_session("partition-and-epoch")
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-flights.writeStream.foreach(Writer()).option("checkpointLocation", args.checkpoint).start().awaitTermination()  # type: ignore[arg-type]
+flights.writeStream.foreach(Writer()).option("checkpointLocation", args.checkpoint).start().awaitTermination()
