@@ -19,6 +19,9 @@ from onceproof.planted.mutants import Mutant, mutant_of
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 from onceproof.scenario_files.load import folder as shipped
 
+#: Instead of the fault of a bug that needs none.
+ANY_RUN = "none"
+
 
 class Bug(BaseModel):
     """One planted bug, as its entry in the catalogue describes it."""
@@ -48,7 +51,7 @@ class Bug(BaseModel):
 
     @property
     def shows_without_fault(self) -> bool:
-        return self.fault == "none"
+        return self.fault == ANY_RUN
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -60,7 +63,7 @@ class Bug(BaseModel):
             raise ValueError("name either batches or, if there is none, the reason as no_batch")
         if bool(self.mutant) == bool(self.remedy):
             raise ValueError("name either a mutant or, for another scenario, its remedy")
-        if self.fault != "none" and len(self.fault.split()) != 2:
+        if self.fault != ANY_RUN and len(self.fault.split()) != 2:
             raise ValueError(f"fault {self.fault!r} is not 'KIND TARGET' or 'none'")
         return self
 
