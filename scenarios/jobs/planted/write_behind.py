@@ -1,4 +1,4 @@
-"""Flights to Postgres, written behind: foreachBatch keeps the batch and returns; it is written with the next one, or after half a second.
+"""Flights to Postgres, written behind: foreachBatch keeps the batch and returns; it is written with the next one, or after five seconds.
 
 So Spark computes the next batch instead of waiting for the database.
 """
@@ -12,7 +12,7 @@ from common import COLUMNS, copy_rows, flights_with_planes, job_parser, run, spa
 from pyspark.sql import DataFrame, Row
 
 args = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures").parse_args()
-_AT_MOST_S = 0.5
+_AT_MOST_S = 5.0
 
 spark = spark_session("write-behind")
 kept: list[Row] = []
