@@ -196,6 +196,17 @@ def test_new_results_replace_old_ones_and_keep_what_was_not_run_again(made: Made
     assert stored()[name].caught == 0 and stored()[name].control is not None
 
 
+def test_controls_alone_keep_the_stored_attempts(made: Made, calls: list[str]) -> None:
+    name = "progress-first-two-transactions"
+    made["progress_first 1"] = verdict(Outcome.VIOLATED, *AS_NAMED)
+    command("--store", "stored.json", name)
+    code, output = command("--full", "--times", "0", "--store", "stored.json", name)
+    assert code == 0 and calls == ["progress_first 1", "progress_first 0", "progress_first+ 1"]
+    assert "1 of 1 held with their remedy; 1 of 1 quiet without their fault" in output
+    assert stored()[name].caught == 1 and stored()[name].control is not None
+    assert command("--times", "0", name)[0] == 2
+
+
 def test_lists_and_json(made: Made) -> None:
     code, output = command("--list", "naive-append")
     assert code == 0 and "Structured Streaming is exactly-once." in output and "duplicate, batch 2" in output

@@ -22,7 +22,12 @@ def selftest(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the planted bugs, and run none.")] = False,
     times: Annotated[
-        int | None, typer.Option("--times", min=1, help="How often to run each bug (default: 1, with --full 3).")
+        int | None,
+        typer.Option(
+            "--times",
+            min=0,
+            help="How often to run each bug (default: 1, with --full 3; 0: only the controls of --full).",
+        ),
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Also run each bug without its fault, and its remedy under the same faults.")
@@ -50,7 +55,8 @@ def selftest(
         if listed:
             output.result(_list(names or [], output))
             return
-        raise typer.Exit(_run(names or [], times or (3 if full else 1), full, store, runs, output))
+        count = (3 if full else 1) if times is None else times
+        raise typer.Exit(_run(names or [], count, full, store, runs, output))
 
 
 def _list(names: list[str], output: Output) -> str:
@@ -63,11 +69,14 @@ def _list(names: list[str], output: Output) -> str:
 def _run(names: list[str], times: int, full: bool, store: Path | None, runs_dir: Path, output: Output) -> int:
     from onceproof.api import runs
     from onceproof.api.runs import Run
+    from onceproof.base.errors import UsageError
     from onceproof.history.run_directory import private_files
     from onceproof.planted import catalogue, results, session, table
     from onceproof.reports.progress import Progress
     from onceproof.scenario_files.load import LoadedScenario
 
+    if times == 0 and not full:
+        raise UsageError("--times 0 runs nothing", hint="with --full it runs the controls only")
     bugs = catalogue.read()
     planted = catalogue.load(catalogue.chosen(bugs, names))
     before = {} if store is None else results.read(store)

@@ -52,9 +52,9 @@ class BugResult(BaseModel):
 
     @property
     def passed(self) -> bool:
-        """Whether every attempt caught it, and no other run of it speaks against that."""
-        others = [other for other in (self.vacuity, self.control) if other is not None]
-        return 0 < self.caught == len(self.attempts) and all(other.passed for other in others)
+        """Whether every run of it is as it should be."""
+        runs = [*self.attempts, *(other for other in (self.vacuity, self.control) if other is not None)]
+        return bool(runs) and all(run.passed for run in runs)
 
 
 Results = dict[str, BugResult]
@@ -92,12 +92,17 @@ def write(file: Path, results: Results) -> None:
 
 def merged(old: Results, new: Results) -> Results:
     """``old`` with the results in ``new``. A part that was not run again (the control, say) is kept."""
-    made = dict(old)
-    for name, result in new.items():
-        before = old.get(name)
-        kept = {} if before is None else {"vacuity": before.vacuity, "control": before.control}
-        again = {key: value for key in kept if (value := getattr(result, key)) is not None}
-        made[name] = result.model_copy(update={**kept, **again})
+    made = {**old, **new}
+    for name in old.keys() & new.keys():
+        before, after = old[name], new[name]
+        made[name] = after.model_copy(
+            update={
+                "versions": before.versions | after.versions,
+                "attempts": after.attempts or before.attempts,
+                "vacuity": after.vacuity or before.vacuity,
+                "control": after.control or before.control,
+            }
+        )
     return dict(sorted(made.items()))
 
 

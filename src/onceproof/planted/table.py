@@ -21,7 +21,7 @@ def cells(bug: Bug, result: BugResult | None) -> tuple[str, ...]:
     must = f"{bug.anomaly}, {batches(bug)}"
     if result is None:
         return bug.name, bug.fault, must, "not run", "not run", "not run"
-    caught = f"{result.caught} of {len(result.attempts)}"
+    caught = f"{result.caught} of {len(result.attempts)}" if result.attempts else "not run"
     vacuity = "-" if bug.shows_without_fault else _quiet(result.vacuity)
     return bug.name, bug.fault, must, caught, vacuity, _held(result.control)
 
@@ -43,9 +43,9 @@ def problems(result: BugResult) -> Iterable[tuple[str, Attempt]]:
 
 def line(name: str, result: BugResult) -> str:
     """One line for the log of a selftest."""
-    seconds = sum(each.seconds for each in result.attempts)
-    why = next((f"{what}: {each.why}" for what, each in problems(result)), result.attempts[0].why)
-    return f"{name}: {'caught' if result.passed else 'NOT CAUGHT'}, {why} ({seconds:.0f} s)"
+    wrong = [f"{what}: {each.why}" for what, each in problems(result)]
+    found = [each.why for each in result.attempts[:1]]
+    return f"{name}: {'as named' if result.passed else 'NOT AS NAMED'}{''.join(f'; {why}' for why in wrong or found)}"
 
 
 def as_text(bugs: Mapping[str, Bug], results: Results, look: Look) -> str:
@@ -72,8 +72,9 @@ def as_text(bugs: Mapping[str, Bug], results: Results, look: Look) -> str:
 
 def summary(results: Results) -> str:
     """``24 of 25 planted bugs caught; 10 remedies held; 12 quiet without their fault``"""
-    caught = sum(0 < result.caught == len(result.attempts) for result in results.values())
-    parts = [f"{caught} of {times(len(results), 'planted bug')} caught"]
+    tried = [result for result in results.values() if result.attempts]
+    caught = sum(result.caught == len(result.attempts) for result in tried)
+    parts = [f"{caught} of {times(len(tried), 'planted bug')} caught"] if tried else []
     controls = [result.control for result in results.values() if result.control is not None]
     quiet = [result.vacuity for result in results.values() if result.vacuity is not None]
     if controls:
