@@ -72,6 +72,7 @@ def _run(names: list[str], times: int, full: bool, store: Path | None, runs_dir:
     from onceproof.base.errors import UsageError
     from onceproof.history.run_directory import private_files
     from onceproof.planted import catalogue, results, session, table
+    from onceproof.planted.results import BugResult
     from onceproof.reports.progress import Progress
     from onceproof.scenario_files.load import LoadedScenario
 
@@ -79,7 +80,8 @@ def _run(names: list[str], times: int, full: bool, store: Path | None, runs_dir:
         raise UsageError("--times 0 runs nothing", hint="with --full it runs the controls only")
     bugs = catalogue.read()
     planted = catalogue.load(catalogue.chosen(bugs, names))
-    before = {} if store is None else results.read(store)
+    if store is not None:
+        results.read(store)  # fail now if it holds something else
     with private_files():
         folder = session.create_folder(runs_dir)
 
@@ -88,15 +90,12 @@ def _run(names: list[str], times: int, full: bool, store: Path | None, runs_dir:
             with Progress(output.console(), what, loaded.scenario.limits.deadline_s) as progress:
                 return runs.run(loaded, runs_dir=folder, listeners=[progress])
 
-        found = session.Session(
-            folder,
-            execute,
-            times=times,
-            full=full,
-            report=lambda name, result: output.say(table.line(name, result)),
-        ).work(planted)
-    if store is not None:
-        results.write(store, results.merged(before, found))
+        def report(name: str, result: BugResult) -> None:
+            output.say(table.line(name, result))
+            if store is not None:
+                results.write(store, results.merged(results.read(store), {name: result}))
+
+        found = session.Session(folder, execute, times=times, full=full, report=report).work(planted)
     output.say(table.as_text(bugs, found, output.look(log_width=140)), styled=True)
     output.say(f"results: {folder / results.FILE}")
     if output.as_json:
