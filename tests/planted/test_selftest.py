@@ -196,6 +196,16 @@ def test_new_results_replace_old_ones_and_keep_what_was_not_run_again(made: Made
     assert stored()[name].caught == 0 and stored()[name].control is not None
 
 
+def test_results_about_another_finding_are_not_kept() -> None:
+    held = Attempt(passed=True, why="held", outcome="held")
+    old = BugResult(
+        named="crash driver: duplicate in 2", onceproof="1", date="2026-01-01", attempts=[held], control=held
+    )
+    new = BugResult(named="crash driver: duplicate in 3", onceproof="1", date="2026-01-02", attempts=[held])
+    assert results.merged({"a": old}, {"a": new}) == {"a": new}
+    assert results.merged({"a": old}, {"a": new.model_copy(update={"named": old.named})})["a"].control == held
+
+
 def test_controls_alone_keep_the_stored_attempts(made: Made, calls: list[str]) -> None:
     name = "progress-first-two-transactions"
     made["progress_first 1"] = verdict(Outcome.VIOLATED, *AS_NAMED)
@@ -229,7 +239,7 @@ def test_the_cells_of_a_row() -> None:
     bug, anytime = catalogue.read()["naive-append"], catalogue.read()["two-actions"]
     held = Attempt(passed=True, why="held", outcome="held")
     lost = Attempt(passed=False, why="held", outcome="held")
-    result = BugResult(onceproof="1", date="2026-01-01", attempts=[held, lost], vacuity=held, control=held)
+    result = BugResult(named="", onceproof="1", date="2026-01-01", attempts=[held, lost], vacuity=held, control=held)
     assert table.cells(bug, None)[3:] == ("not run", "not run", "not run")
     assert table.cells(bug, result) == ("naive-append", "crash driver", "duplicate, batch 2", "1 of 2", "held", "held")
     assert table.cells(anytime, result)[4] == "-"

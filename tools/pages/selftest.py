@@ -17,7 +17,9 @@ RESULTS = DOCS / "selftest.json"
 
 def files() -> dict[Path, str]:
     bugs = catalogue.read()
-    stored = {name: result for name, result in results.read(RESULTS).items() if name in bugs}
+    found = results.read(RESULTS).items()
+    # A result about another finding than the one that is named now is none.
+    stored = {name: result for name, result in found if name in bugs and result.named == bugs[name].named}
     return {
         PAGE: filled(
             PAGE,

@@ -53,6 +53,13 @@ class Bug(BaseModel):
     def shows_without_fault(self) -> bool:
         return self.fault == ANY_RUN
 
+    @property
+    def named(self) -> str:
+        """What must show it, in a line: ``crash driver: duplicate in 2, also torn-batch``. A result is stored with it."""
+        batches = ", ".join(map(str, self.batches)) or "no batch"
+        also = f", also {', '.join(self.also)}" if self.also else ""
+        return f"{self.fault}: {self.anomaly} in {batches}{also}"
+
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
         names = checkers.names()

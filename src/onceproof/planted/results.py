@@ -35,6 +35,8 @@ class BugResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    named: str
+    """What the bug named when it ran (`onceproof.planted.catalogue.Bug.named`)."""
     onceproof: str
     date: str
     versions: dict[str, str] = {}
@@ -91,10 +93,12 @@ def write(file: Path, results: Results) -> None:
 
 
 def merged(old: Results, new: Results) -> Results:
-    """``old`` with the results in ``new``. A part that was not run again (the control, say) is kept."""
+    """``old`` with the results in ``new``. A part that was not run again (the control, say) is kept, if it is about the same finding."""
     made = {**old, **new}
     for name in old.keys() & new.keys():
         before, after = old[name], new[name]
+        if before.named != after.named:
+            continue
         made[name] = after.model_copy(
             update={
                 "versions": before.versions | after.versions,

@@ -79,6 +79,7 @@ class Session:
         if self._full:
             control = self._attempt(bug, planted.remedy, f"the remedy of {name}", match.control, share=True)
         return BugResult(
+            named=bug.named,
             onceproof=__version__,
             date=datetime.now(UTC).date().isoformat(),
             versions=self._versions,
