@@ -231,7 +231,7 @@ def test_wrong_input_is_refused_before_anything_runs(made: Made) -> None:
     assert code == 2 and "unknown planted bug 'no-such-bug'" in output
     Path("stored.json").write_text('{"naive-append": {"date": 3}}')
     code, output = command("--store", "stored.json", "naive-append")
-    assert code == 2 and "stored.json does not hold results of a selftest: naive-append.onceproof" in output
+    assert code == 2 and "stored.json does not hold results of a selftest: naive-append.named: Field required" in output
     assert not Path("onceproof-runs").exists()
 
 
