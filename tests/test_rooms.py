@@ -25,6 +25,7 @@ ORDER = (
         "qualify",
         "explore",
         "api",
+        "planted",
         "gate",
         "ci_output",
         "pytest_plugin",

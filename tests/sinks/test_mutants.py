@@ -7,13 +7,9 @@ one fails: that must be the check that this mutant names.
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 import threading
-import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import psycopg
@@ -21,30 +17,13 @@ import pytest
 from confluent_kafka import KafkaException
 
 from onceproof.base.errors import OnceproofError
+from onceproof.planted.mutants import Mutant, mutants
 from onceproof.stack.embedded import EmbeddedStack
 
 from . import conformance
 from .bench import LONGEST_S, TARGETS, Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change: ``old`` is once in ``file`` and becomes ``new``. ``caught_by`` names the check that fails."""
-
-    name: str
-    sink: str
-    file: str
-    old: str
-    new: str
-    caught_by: str
-
-
-MUTANTS = [
-    Mutant(**entry)
-    for entry in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text(encoding="utf-8"))["mutant"]
-]
 
 
 @pytest.fixture
@@ -62,13 +41,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     def make(mutant: Mutant) -> str:
         name = f"mutant_{mutant.sink}_{mutant.name}".replace("-", "_")
         folder = tmp_path / "packages" / name
-        shutil.copytree(str(files("onceproof.sinks")), folder, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in folder.glob("*.py"):
-            text = path.read_text(encoding="utf-8").replace("onceproof.sinks", name)
-            if path.name == mutant.file:
-                assert text.count(mutant.old) == 1, f"{mutant.file} has {text.count(mutant.old)} times: {mutant.old}"
-                text = text.replace(mutant.old, mutant.new)
-            path.write_text(text, encoding="utf-8")
+        mutant.copy_sinks(folder, name)
         monkeypatch.syspath_prepend(str(folder.parent))
         importlib.invalidate_caches()
         made.append(name)
@@ -79,7 +52,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.sink}:{mutant.name}")
+@pytest.mark.parametrize("mutant", mutants().values(), ids=lambda mutant: mutant.title)
 def test_a_mutant_is_caught(
     mutant: Mutant, services: EmbeddedStack, package: Callable[[Mutant], str], tmp_path: Path
 ) -> None:

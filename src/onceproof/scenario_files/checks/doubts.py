@@ -60,8 +60,10 @@ def _topics(scenario: Scenario) -> Iterator[Complaint]:
 
 def _paths(scenario: Scenario, here: Path) -> Iterator[Complaint]:
     spec = scenario.pipeline
-    for loc, _name, value in meaning.named_values(spec.command, spec.env):
+    for loc, name, value in meaning.named_values(spec.command, spec.env):
         if not meaning.is_outside(value) or templates.used(value):
+            continue
+        if name == "PYTHONPATH":  # a job imports from there, and does not write
             continue
         if is_file(here / value.removeprefix("file://")):
             continue

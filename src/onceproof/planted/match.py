@@ -1,0 +1,90 @@
+"""Compares the verdict on a run with what a planted bug has named: the anomaly, its batches, and the fault."""
+
+from __future__ import annotations
+
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.planted.catalogue import Bug
+from onceproof.planted.results import Attempt
+
+
+def attempt(bug: Bug, verdict: Verdict, run: str) -> Attempt:
+    """The result of the broken scenario under its fault. ``run``: the name of the run directory."""
+    problems = [*mismatches(bug, verdict), *_unproven(bug, verdict)]
+    return _result(bug, verdict, run, passed=not problems, why="; ".join(problems) or _found(bug, verdict))
+
+
+def vacuity(bug: Bug, verdict: Verdict, run: str) -> Attempt:
+    """The result of the broken scenario without any fault: it passes if that is not taken for the bug."""
+    missed = mismatches(bug, verdict)
+    why = (
+        f"{verdict.word}{_anomalies(verdict)}"
+        if missed
+        else f"shows the same without the fault: {_found(bug, verdict)}"
+    )
+    return _result(bug, verdict, run, passed=bool(missed), why=why)
+
+
+def control(bug: Bug, verdict: Verdict, run: str) -> Attempt:
+    """The result of the remedy under the same faults: it passes if the run is held, and every fault hit."""
+    missed = [f"{fault.fault} {fault.target} did not hit" for fault in verdict.faults if not fault.hit]
+    passed = verdict.outcome is Outcome.HELD and not verdict.anomalies() and not missed
+    reasons = [f"{verdict.word}{_anomalies(verdict)}", *missed]
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        reasons += verdict.reasons[:1]
+    return _result(bug, verdict, run, passed=passed, why="; ".join(reasons))
+
+
+def mismatches(bug: Bug, verdict: Verdict) -> list[str]:
+    """What in the verdict is not as the bug has named it, apart from its fault."""
+    found = verdict.anomalies()
+    if verdict.outcome is not Outcome.VIOLATED:
+        return [f"the run is {verdict.word}: {next(iter(verdict.reasons), '')}".partition("\n")[0]]
+    problems = []
+    if bug.anomaly not in found:
+        problems.append(f"no {bug.anomaly}, but {', '.join(found)}")
+    elif (batches := batches_of(verdict, bug.anomaly)) != sorted(bug.batches):
+        problems.append(f"{bug.anomaly} in {_shown(batches)}, not in {_shown(sorted(bug.batches))}")
+    if more := [name for name in found if name not in (bug.anomaly, *bug.also)]:
+        problems.append(f"also {', '.join(more)}, which it does not name")
+    return problems
+
+
+def batches_of(verdict: Verdict, anomaly: str) -> list[int]:
+    """The batches to which the verdict attributes rows or records with this anomaly."""
+    keys = {key for found in verdict.findings if found.violates and found.anomaly == anomaly for key in found.batches}
+    return sorted({int(key.rpartition("/")[2]) for key in keys})
+
+
+def _unproven(bug: Bug, verdict: Verdict) -> list[str]:
+    if bug.shows_without_fault:
+        return []
+    kind, target = bug.fault.split()
+    named = [fault for fault in verdict.faults if (fault.fault, fault.target) == (kind, target)]
+    return [] if named and all(fault.hit for fault in named) else [f"it is not proven that {bug.fault} hit"]
+
+
+def _found(bug: Bug, verdict: Verdict) -> str:
+    return f"{bug.anomaly} {verdict.anomalies().get(bug.anomaly, 0):,} in {_shown(batches_of(verdict, bug.anomaly))}"
+
+
+def _anomalies(verdict: Verdict) -> str:
+    found = verdict.anomalies()
+    return f": {', '.join(found)}" if found else ""
+
+
+def _shown(batches: list[int]) -> str:
+    if not batches:
+        return "no known batch"
+    return f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(map(str, batches))}"
+
+
+def _result(bug: Bug, verdict: Verdict, run: str, *, passed: bool, why: str) -> Attempt:
+    return Attempt(
+        passed=passed,
+        why=why,
+        outcome=verdict.outcome.value,
+        anomalies=verdict.anomalies(),
+        batches=batches_of(verdict, bug.anomaly),
+        seconds=round(verdict.seconds, 1),
+        run=run,
+    )

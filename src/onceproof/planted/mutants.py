@@ -1,0 +1,81 @@
+"""Mutants of the sinks: the package `onceproof.sinks`, copied, with one text in one file replaced. Listed in `mutants.toml`."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from onceproof.base.errors import UsageError
+from onceproof.base.registry import suggest
+from onceproof.scenario_files.load import folder as shipped
+
+FILE = "mutants.toml"
+_PACKAGE = "onceproof.sinks"
+#: The modules of onceproof that the sinks import (`tests/test_tidy.py` keeps it so).
+_NEEDED = ("base/__init__.py", "base/errors.py")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change to a sink: ``old`` is once in ``file`` and becomes ``new``."""
+
+    name: str
+    sink: str
+    file: str
+    old: str
+    new: str
+    caught_by: str
+    """The check of ``tests/sinks/conformance.py`` that fails on it."""
+
+    @property
+    def title(self) -> str:
+        """``postgres-append:progress-row-not-locked``"""
+        return f"{self.sink}:{self.name}"
+
+    def copy_sinks(self, target: Path, package: str = _PACKAGE) -> None:
+        """Make the folder ``target`` with the changed sinks, to be imported as ``package``.
+
+        Raises `UsageError` if ``old`` is not exactly once in ``file``: the sink has changed since.
+        """
+        source = Path(str(files(_PACKAGE)))
+        text = (source / self.file).read_text(encoding="utf-8")
+        if (count := text.count(self.old)) != 1:
+            raise UsageError(
+                f"mutant {self.title}: {self.file} holds {count} times the text {self.old.strip()!r}",
+                hint=f"adapt the mutant in {FILE}: its text must be in the file once",
+            )
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        (target / self.file).write_text(text.replace(self.old, self.new), encoding="utf-8")
+        if package != _PACKAGE:
+            for path in target.glob("*.py"):
+                path.write_text(path.read_text(encoding="utf-8").replace(_PACKAGE, package), encoding="utf-8")
+
+    def make_path(self, target: Path) -> Path:
+        """Make a folder for PYTHONPATH in which ``onceproof`` is the changed sinks and what they import, nothing else."""
+        source = Path(str(files("onceproof")))
+        for name in _NEEDED:
+            copied = target / "onceproof" / name
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, copied)
+        (target / "onceproof" / "__init__.py").touch()
+        self.copy_sinks(target / "onceproof" / "sinks")
+        return target
+
+
+@cache
+def mutants() -> dict[str, Mutant]:
+    """Title -> mutant, in the order of the file."""
+    document = tomllib.loads((shipped() / "planted" / FILE).read_text(encoding="utf-8"))
+    made = [Mutant(**entry) for entry in document["mutant"]]
+    return {mutant.title: mutant for mutant in made}
+
+
+def mutant_of(title: str) -> Mutant:
+    """The mutant ``SINK:NAME``. Raises `UsageError`."""
+    if title not in mutants():
+        raise UsageError(f"unknown mutant {title!r}; {suggest(title, list(mutants()))}", hint=f"they are in {FILE}")
+    return mutants()[title]
