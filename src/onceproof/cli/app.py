@@ -12,7 +12,20 @@ from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
 from onceproof.cli import serve as serve_command
-from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Junit, Name, Reports, Resolved, RunsDir, Seed, Stack
+from onceproof.cli.options import (
+    EXIT_CODES,
+    LISTS,
+    Ci,
+    FreshStack,
+    Json,
+    Junit,
+    Name,
+    Reports,
+    Resolved,
+    RunsDir,
+    Seed,
+    Stack,
+)
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -78,6 +91,7 @@ def run(
     runs: RunsDir = Path("onceproof-runs"),
     seed: Seed = None,
     stack: Stack = None,
+    fresh_stack: FreshStack = False,
     ci: Ci = False,
 ) -> None:
     """Run scenarios and judge their outputs.
@@ -105,6 +119,7 @@ def run(
             ci=ci,
             output=output,
             stack=stack,
+            fresh_stack=fresh_stack,
         )
         raise typer.Exit(code)
 
@@ -128,6 +143,7 @@ def qualify(
     ] = Path("onceproof-runs"),
     seed: Seed = None,
     stack: Stack = None,
+    fresh_stack: FreshStack = False,
 ) -> None:
     """Try each kind of fault at each point of a job's batches.
 
@@ -150,7 +166,16 @@ def qualify(
         from onceproof.cli.qualify import qualify as begin
 
         raise typer.Exit(
-            begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output, stack=stack)
+            begin(
+                scenario,
+                go_on=go_on,
+                budget=budget,
+                runs_dir=runs,
+                seed=seed,
+                output=output,
+                stack=stack,
+                fresh_stack=fresh_stack,
+            )
         )
 
 

@@ -26,6 +26,7 @@ def qualify(
     seed: int | None,
     output: Output,
     stack: str | None = None,
+    fresh_stack: bool = False,
 ) -> int:
     """Begin a qualification, or continue one; returns the exit code. Raises `UsageError` before anything starts."""
     budget_s = seconds(budget)
@@ -39,7 +40,14 @@ def qualify(
             yield progress_line
 
     result = qualification.qualify(
-        scenario, go_on=go_on, stack=stack, budget=budget, seed=seed, runs_dir=runs_dir, listening=listening
+        scenario,
+        go_on=go_on,
+        stack=stack,
+        budget=budget,
+        seed=seed,
+        runs_dir=runs_dir,
+        fresh_stack=fresh_stack,
+        listening=listening,
     )
     output.say(matrix.as_text(result, output.look(log_width=100)), styled=True)
     with private_files():

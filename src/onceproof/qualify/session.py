@@ -41,6 +41,7 @@ from onceproof.run import run
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_file
 from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.sharing.shared import SharedStack
 
 _LEAST_DEADLINE_S = 60.0
 """The least time that a run gets to feed and drain, even if the budget ends sooner: half a run shows nothing."""
@@ -163,9 +164,11 @@ class Session:
         listener: ProgressListener,
         clock: Callable[[], float] = time.monotonic,
         profile: StackProfile | None = None,
+        shared: SharedStack | None = None,
     ) -> None:
-        """``profile``: that of ``progress.stack``."""
+        """``profile``: that of ``progress.stack``. ``shared`` lends all runs the same services; None: each starts its own."""
         self._profile = profile
+        self._shared = shared
         self._directory = directory
         self._progress = progress
         self._listener = listener
@@ -317,6 +320,7 @@ class Session:
             runs_dir=self._directory.runs,
             listeners=[self._listener.event],
             survey=survey_frames,
+            shared=self._shared,
         )
 
     def _handle_failure(self, chosen: RunStep, failure: OnceproofError, number: int) -> None:
