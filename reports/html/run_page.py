@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from onceproof.base.errors import HistoryError
 from onceproof.base.visible import visible
+from onceproof.base.words import times
 from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.kinds.contract import has_picture
@@ -247,6 +248,9 @@ def _facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     yield "onceproof", record.onceproof or "unknown"
     if record.job is not None:
         yield "driver starts", str(record.job.starts)
+    if (use := record.shared_stack) is not None:
+        before = "new" if not use.served_before else f"shared, after {times(use.served_before, 'other run')}"
+        yield "services", f"{before}{', with the protocol proxy' if use.protocol_proxy else ''}"
     yield from (record.machine or {"machine": "unknown"}).items()
     for name, version in sorted((record.versions or {}).items()):
         shown = version.version if isinstance(version, BuiltComponent) else version

@@ -73,6 +73,7 @@ _DEFINED_IN = {
     "Run": "api.runs",
     "Scenario": "scenario.model",
     "ScenarioError": "base.errors",
+    "SharedStack": "stack.sharing.shared",
     "UsageError": "base.errors",
     "Verdict": "judge.findings",
     "Witness": "judge.findings",

@@ -39,7 +39,7 @@ names below; a kind of fault of another package is made with `onceproof.fault("i
 FUNCTIONS = ("load", "run", "check", "qualify", "import_history", "schedules", "fault")
 CLASSES = (
     *("Run", "LoadedScenario", "Verdict", "Finding", "Witness", "FaultReport", "BatchReport"),
-    *("Qualification", "Cell"),
+    *("Qualification", "Cell", "SharedStack"),
 )
 ERRORS = ("OnceproofError", "UsageError", "ScenarioError", "EnvironmentProblem", "HistoryError", "Interrupted")
 

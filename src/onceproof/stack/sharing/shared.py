@@ -23,7 +23,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.scenario.stack import StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import Components
-from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.owner import Owner, Service
 from onceproof.stack.sharing.isolation import NotIsolated, isolate
 
 
@@ -118,6 +118,11 @@ class SharedStack:
         timeline.emit("stack.shared", **asdict(self.use()))
         return running.stack
 
+    def services(self) -> list[Service]:
+        """The services that run now."""
+        running = self._running
+        return [] if running is None else running.owner.services()
+
     def use(self) -> StackUse:
         """How the execution that has the stack uses it."""
         assert self._running is not None, "it is lent"
@@ -199,7 +204,7 @@ class SharedStack:
 def _unfit(running: _Running, request: StackRequest) -> str | None:
     """Why the stack cannot serve the execution; None if it can."""
     has = running.request
-    if (has.spec, has.object_store) != (request.spec, request.object_store):
+    if (_services(has.spec), has.object_store) != (_services(request.spec), request.object_store):
         return "the next execution needs another stack"
     if has.components != request.components:
         return "the next execution needs other jars"
@@ -210,6 +215,11 @@ def _unfit(running: _Running, request: StackRequest) -> str | None:
     except OnceproofError as failed:
         return failed.message.splitlines()[0]
     return None
+
+
+def _services(spec: StackSpec) -> StackSpec:
+    """The part of a specification that says what an embedded stack starts."""
+    return StackSpec(kafka=spec.kafka, postgres=spec.postgres, spark=spec.spark, object_store=spec.object_store)
 
 
 def _copy_logs(running: _Running, to: Path) -> None:
