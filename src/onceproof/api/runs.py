@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
@@ -16,7 +17,9 @@ from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import LoadedScenario
-from onceproof.stack.sharing.shared import SharedStack
+
+if TYPE_CHECKING:
+    from onceproof.stack.sharing.shared import SharedStack
 
 #: Where the command line and the Python API create run directories, below the current folder.
 RUNS = Path("onceproof-runs")

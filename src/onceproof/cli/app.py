@@ -434,29 +434,6 @@ def schema_() -> None:
         output.result(schema_text())
 
 
-@app.command(rich_help_panel=_WRITE)
-def propose(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="Run directories of two or more fault-free runs of one scenario."),
-    ],
-    as_json: Json = False,
-) -> None:
-    """Propose columns to ignore, by comparing runs without faults.
-
-    A column that differs between fault-free runs cannot show the effect of a
-    fault.
-
-    \b
-    onceproof propose onceproof-runs/my-job-1 onceproof-runs/my-job-2
-    """
-    with failing_well(as_json) as output:
-        from onceproof.judge import proposals
-
-        found = proposals.propose(runs)
-        output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
-
-
 app.add_typer(ci_commands.commands)
 app.add_typer(follow_up.commands)
 app.add_typer(serve_command.commands)

@@ -1,4 +1,4 @@
-"""The commands to follow up a run: `explain`, `report`, `replay`, `shrink`, `picture`; and for this machine: `doctor`, `cleanup`."""
+"""The commands to follow up a run: `propose`, `explain`, `report`, `replay`, `shrink`, `picture`; for this machine: `doctor`, `cleanup`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,32 @@ from onceproof.cli.options import EXIT_CODES, FreshStack, Json
 from onceproof.cli.output import failing_well
 
 #: Groups of commands in --help.
-_UNDERSTAND, _MACHINE = "Understand a finding", "This machine"
+_WRITE, _UNDERSTAND, _MACHINE = "Write a scenario", "Understand a finding", "This machine"
 
 commands = typer.Typer()
+
+
+@commands.command(rich_help_panel=_WRITE)
+def propose(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run directories of two or more fault-free runs of one scenario."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Propose columns to ignore, by comparing runs without faults.
+
+    A column that differs between fault-free runs cannot show the effect of a
+    fault.
+
+    \b
+    onceproof propose onceproof-runs/my-job-1 onceproof-runs/my-job-2
+    """
+    with failing_well(as_json) as output:
+        from onceproof.judge import proposals
+
+        found = proposals.propose(runs)
+        output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
 
 
 @commands.command(rich_help_panel=_UNDERSTAND)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onceproof.api import runs
 from onceproof.base.errors import HistoryError, Interrupted, OnceproofError, UsageError
@@ -15,7 +16,6 @@ from onceproof.base.standard_streams import kept
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, crashed, write_file
-from onceproof.faults.contract import reads_frames
 from onceproof.history.not_a_run import check_exists
 from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
@@ -26,7 +26,9 @@ from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
 from onceproof.stack.profiles import profile_of
-from onceproof.stack.sharing.shared import SharedStack
+
+if TYPE_CHECKING:
+    from onceproof.stack.sharing.shared import SharedStack
 
 #: `run` draws the picture of a run of consumers with at most so many messages.
 _MOST_DRAWN = 100
@@ -82,6 +84,9 @@ def run_scenarios(
 
 def shared_stack(loaded: Iterable[LoadedScenario]) -> SharedStack:
     """Services for these scenarios, one after the other. With the protocol proxy if any of them needs it."""
+    from onceproof.faults.contract import reads_frames
+    from onceproof.stack.sharing.shared import SharedStack
+
     return SharedStack(protocol_proxy=any(reads_frames(each.scenario.chaos) for each in loaded))
 
 

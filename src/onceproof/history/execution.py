@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onceproof.base.process import machine, peak_rss_kib
 from onceproof.base.timeline import Listener, Timeline
@@ -17,7 +17,9 @@ from onceproof.history.schema import VERSION
 from onceproof.scenario.model import Scenario
 from onceproof.stack.external.names import RunNames, identity, prefixed
 from onceproof.stack.external.profile import StackProfile
-from onceproof.stack.sharing.shared import SharedStack
+
+if TYPE_CHECKING:
+    from onceproof.stack.sharing.shared import SharedStack
 
 
 @dataclass(frozen=True)
