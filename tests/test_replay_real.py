@@ -64,7 +64,7 @@ def test_shrinking_a_job_finds_the_minimum_that_brute_force_finds(
     assert done.run_dir is not None and RunRecord.read(done.run_dir).shared_stack is not None
 
     # By brute force: of all schedules with one record in each chunk, the first that shows the finding. Smaller ones either cannot
-    # reach the fault's batch (they are no valid scenario), or the search has executed them, and they did not show it.
+    # reach the fault's batch (such a scenario is refused), or the search has executed them, and they did not show it.
     whole = kind_of(stored_scenario(run.run_dir)).whole(stored_scenario(run.run_dir)).schedule
     before = [each for each in smallest(whole) if each.chunks < best.chunks]
     assert best.records == 1
