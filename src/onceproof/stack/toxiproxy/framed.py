@@ -92,6 +92,8 @@ class Frames:
         for board in self._boards.values():
             board.clear()
         self.topic_names.clear()
+        for proxy in self.proxies:
+            proxy.frames.incidents.clear()  # each is reported once, and the next execution has its own
 
     def leftovers(self) -> list[str]:
         """What an execution left, as phrases; nothing after `forget`."""
