@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,22 +31,37 @@ if settings.get_current_profile_name() in ("wide", "long"):
 
 
 @pytest.fixture(scope="session")
-def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path], object]:
-    """``run_once(name or path)`` returns the `Result` of that scenario's only run in this session."""
+def run_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str | Path], object]]:
+    """``run_once(name or path)`` returns the `Result` of that scenario's only run in this session.
+
+    Runs with equal stacks share services, one after the other (ONCEPROOF_FRESH_STACK=1: each starts its own).
+    """
     from onceproof.run import Result, run
     from onceproof.scenario_files.load import find, load_file
+    from onceproof.stack.sharing.shared import SharedStack
 
     done: dict[Path, Result] = {}
     runs_dir = tmp_path_factory.mktemp("runs")
 
     def print_event(event: Event) -> None:
-        if event.kind in ("phase", "job.started", "job.exited", "fault.hit", "fault.missed", "warning"):
+        if event.kind in (
+            "phase",
+            "job.started",
+            "job.exited",
+            "fault.hit",
+            "fault.missed",
+            "warning",
+            "stack.used-up",
+            "stack.replaced",
+        ):
             print(f"{event.at:7.2f} {event.kind} {event.data}")  # noqa: T201  # pytest shows it if a test fails
 
     def once(name: str | Path) -> Result:
         path = find(name)
         if path not in done:
-            done[path] = run(load_file(path), runs_dir=runs_dir, listeners=[print_event])
+            done[path] = run(load_file(path), runs_dir=runs_dir, listeners=[print_event], shared=lending)
         return done[path]
 
-    return once
+    with SharedStack() as shared:
+        lending = None if os.environ.get("ONCEPROOF_FRESH_STACK") else shared
+        yield once

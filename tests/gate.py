@@ -5,8 +5,11 @@ Those of consumers take only seconds: the gate runs them all (`tests/consumers/t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
+from onceproof.faults.contract import reads_frames
 from onceproof.judge.findings import Verdict
 from onceproof.scenario_files.load import find, load, names
 
@@ -45,6 +48,20 @@ TWINS = (
 def gate(*scenarios: str) -> list[object]:
     """``scenarios`` as test parameters; those that are not in `SCENARIOS` get the marker ``full``."""
     return [name if name in SCENARIOS else pytest.param(name, marks=pytest.mark.full) for name in scenarios]
+
+
+def by_stack(chosen: Iterable[str]) -> list[str]:
+    """The scenarios in an order in which those with equal stacks follow each other, so that they share services.
+
+    Those that need the protocol proxy come first: their stack serves the others too.
+    """
+
+    def key(name: str) -> tuple[str, bool, str]:
+        loaded = load(find(name))
+        services = loaded.stack.model_dump_json(exclude={"registry"})
+        return services, not reads_frames(loaded.chaos), name
+
+    return sorted(chosen, key=key)
 
 
 def assert_as_expected(name: str, verdict: Verdict) -> None:

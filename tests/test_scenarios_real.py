@@ -24,7 +24,7 @@ from onceproof.run import Result
 from onceproof.scenario_files.load import find, folder, load, names
 
 from .conformance import record
-from .gate import OF_CONSUMERS, assert_as_expected, gate, summary
+from .gate import OF_CONSUMERS, assert_as_expected, by_stack, gate, summary
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 full = pytest.mark.full
@@ -46,7 +46,9 @@ def the_finding(verdict: Verdict, anomaly: str) -> Finding:
     return found[0]
 
 
-@pytest.mark.parametrize("name", gate(*(name for name in names() if name not in OF_CONSUMERS | NOT_HERE.keys())))
+@pytest.mark.parametrize(
+    "name", gate(*by_stack(name for name in names() if name not in OF_CONSUMERS | NOT_HERE.keys()))
+)
 def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
     result = run_once(name)
     assert_as_expected(name, result.verdict)

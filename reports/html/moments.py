@@ -70,6 +70,19 @@ def _stack(event: Event) -> Described:
     return service, f"{service} {'is ready' if event.kind == 'stack.ready' else 'is being started'}"
 
 
+def _shared(event: Event) -> Described:
+    return HARNESS, f"the services run already, and served {number_of(event, 'served_before') or 0} executions before"
+
+
+def _cleaned(event: Event) -> Described:
+    return HARNESS, "the services were cleaned for the next execution, and nothing of this one is left"
+
+
+def _used_up(event: Event) -> Described:
+    what = "are used up" if event.kind == "stack.used-up" else "were replaced"
+    return HARNESS, f"the services {what}: {text_of(event, 'reason')}"
+
+
 def _fault(event: Event) -> Described:
     batch, point, query = number_of(event, "batch"), text_of(event, "point"), text_of(event, "query")
     where = ", ".join(
@@ -158,6 +171,10 @@ _WORDS: dict[str, Callable[[Event], Described]] = {
     "phase": _phase,
     "stack.starting": _stack,
     "stack.ready": _stack,
+    "stack.shared": _shared,
+    "stack.cleaned": _cleaned,
+    "stack.used-up": _used_up,
+    "stack.replaced": _used_up,
     "job.started": _started,
     "job.exited": _exited,
     "broker.away": _broker,

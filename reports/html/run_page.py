@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from onceproof.base.errors import HistoryError
+from onceproof.base.words import times
 from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, StatedClaim, Verdict
 from onceproof.kinds.contract import has_picture
@@ -255,6 +256,9 @@ def _facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     yield "onceproof", record.onceproof or "unknown"
     if record.job is not None:
         yield "driver starts", str(record.job.starts)
+    if (use := record.shared_stack) is not None:
+        before = "new" if not use.served_before else f"shared, after {times(use.served_before, 'other run')}"
+        yield "services", f"{before}{', with the protocol proxy' if use.protocol_proxy else ''}"
     yield from (record.machine or {"machine": "unknown"}).items()
     for name, version in sorted((record.versions or {}).items()):
         shown = version.version if isinstance(version, BuiltComponent) else version

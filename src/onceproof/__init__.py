@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from onceproof.scenario.base import AnyFaultSpec as AnyFaultSpec
     from onceproof.scenario.model import Scenario as Scenario
     from onceproof.scenario_files.load import LoadedScenario as LoadedScenario
+    from onceproof.stack.sharing.shared import SharedStack as SharedStack
 
 else:
     ModuleType = type(sys)
@@ -73,6 +74,7 @@ _DEFINED_IN = {
     "Run": "api.runs",
     "Scenario": "scenario.model",
     "ScenarioError": "base.errors",
+    "SharedStack": "stack.sharing.shared",
     "UsageError": "base.errors",
     "Verdict": "judge.findings",
     "Witness": "judge.findings",

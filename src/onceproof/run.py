@@ -26,6 +26,7 @@ from onceproof.kinds.contract import Start, kind_of
 from onceproof.reports.html.files import reported
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.processes.owner import Owner
+from onceproof.stack.sharing.shared import SharedStack
 from onceproof.stores.contract import make_ready
 
 
@@ -42,15 +43,19 @@ def run(
     seed: int | None = None,
     listeners: Sequence[Listener] = (),
     survey: bool = False,
+    shared: SharedStack | None = None,
 ) -> Result:
-    """Run one scenario on its own stack and judge it. ``survey``: also record what it commits (`onceproof.faults.survey`).
+    """Run one scenario and judge it. ``survey``: also record what it commits (`onceproof.faults.survey`).
+
+    ``shared`` lends it a stack, if its kind of pipeline and its stack allow that; otherwise it starts services of its own.
 
     Raises `EnvironmentProblem` (a service that does not start, a full disk), `Interrupted` on a signal
     (`onceproof.base.signals`). The run directory, if it exists already, records the error.
     """
     scenario = loaded.scenario if seed is None else loaded.scenario.model_copy(update={"seed": seed})
     with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        execution = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey).on(loaded.profile)
+        created = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey, shared=shared)
+        execution = created.on(loaded.profile)
         with reported(execution), accounted_for(execution):
             observe(execution)
             verdict = judged(execution)
@@ -74,11 +79,14 @@ def execute(execution: Execution, start: Start | None = None) -> None:
     check_registry(execution.scenario, execution.here)
     make_ready(execution.scenario)
     execution.phase("fetch")
-    start = start or kind.fetch(execution.scenario, survey=execution.survey, profile=execution.profile)
-    with attentive(), Owner() as owner, HistoryWriter(execution.directory.path) as writer:
+    start = start or kind.fetch(
+        execution.scenario, survey=execution.survey, profile=execution.profile, shared=execution.shared
+    )
+    taken_back = execution.services_taken_back()
+    with attentive(), taken_back, Owner() as owner, HistoryWriter(execution.directory.path) as writer:
         execution.phase("stack")
         services = start(owner, execution.directory.path, execution.timeline)
-        execution.directory.update(versions=dict(services.versions()))
+        execution.started(services.versions())
         execution.phase("prepare")
         pipeline = kind.prepare(execution, services, owner, writer)
         with pipeline.start():

@@ -48,10 +48,15 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         calls: list[dict[str, Any]] = []
 
         def run(
-            given: LoadedScenario, *, runs_dir: Path, seed: int | None, listeners: list[Callable[[Event], None]]
+            given: LoadedScenario,
+            *,
+            runs_dir: Path,
+            seed: int | None,
+            listeners: list[Callable[[Event], None]],
+            shared: object,
         ) -> Any:
             path = given.path
-            calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed})
+            calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed, "shared": shared})
             listeners[0](Event(0.0, "phase", {"name": "run"}))
             end = scenarios[path.stem][1]
             if isinstance(end, signal.Signals):
@@ -160,7 +165,18 @@ def test_an_interruption_skips_the_remaining_scenarios(world: Any) -> None:
 def test_options_reach_the_run(world: Any, tmp_path: Path) -> None:
     calls = world(mine=(ExpectedVerdict(), Outcome.HELD))
     invoke("run", "mine", "--runs", str(tmp_path / "r"), "--seed", "7")
-    assert calls == [{"scenario": "mine", "runs_dir": tmp_path / "r", "seed": 7}]
+    assert calls == [{"scenario": "mine", "runs_dir": tmp_path / "r", "seed": 7, "shared": None}]
+
+
+@pytest.mark.parametrize(("options", "stacks"), [([], 1), (["--fresh-stack"], 0)])
+def test_several_scenarios_share_one_stack_unless_each_must_have_its_own(
+    world: Callable[..., list[dict[str, Any]]], options: list[str], stacks: int
+) -> None:
+    calls = world(a=(ExpectedVerdict(), Outcome.HELD), b=(ExpectedVerdict(), Outcome.HELD))
+    assert invoke("run", "a", "b", *options).exit_code == 0
+    shared = [call["shared"] for call in calls]
+    assert len(shared) == 2 and len({id(stack) for stack in shared if stack is not None}) == stacks
+    assert shared[0] is shared[1]
 
 
 def test_json_is_one_object_on_stdout_and_messages_go_to_stderr(world: Any) -> None:

@@ -21,6 +21,7 @@ from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.data import open_dataset
 from onceproof.explore import minimal as minimal_module
 from onceproof.explore.minimal import Minimal
+from onceproof.explore.replay import SharedServices
 from onceproof.explore.shrink import Executed, Shrink, Shrunk, TriedRemoval, to_json
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
@@ -351,10 +352,10 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
         nothing: dict[str, Any] = {
             "replayable": shipped, "judge": Verdict(), "folder_of_scenario": tmp_path, "_shrink_hints": [],
-            "shared_services": nullcontext((None, 0.0)), "check": Verdict(),
+            "shared_services": nullcontext(SharedServices()), "check": Verdict(),
         }  # fmt: skip
         for name, answer in nothing.items():
-            monkeypatch.setattr(minimal_module, name, lambda *_, answer=answer: answer)
+            monkeypatch.setattr(minimal_module, name, lambda *_, answer=answer, **_options: answer)
         monkeypatch.setattr(ShrinkHints, "of_run", lambda _run, whole, _hints: ShrinkHints(whole, [], [[3]]))
         monkeypatch.setattr(minimal_module.picture_files, "write", lambda _: None)
         monkeypatch.setattr(minimal_module._Executions, "_execute_into", once)

@@ -56,7 +56,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     for name in ("good", "bad", "other"):
         (tmp_path / f"{name}.yaml").write_text("base: ack-lost-transactional\n")
 
-    def run(loaded: LoadedScenario, *, runs_dir: Path, listeners: object) -> Run:
+    def run(loaded: LoadedScenario, *, runs_dir: Path, listeners: object, shared: object) -> Run:
         found = verdicts[loaded.scenario.name]
         if isinstance(found, Exception):
             raise found

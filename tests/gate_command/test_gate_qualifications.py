@@ -184,7 +184,7 @@ def test_the_command_runs_them_writes_the_baseline_and_then_holds_them_to_it(
     verdicts: list[Outcome | None] = [H, H]
     budgets = []
 
-    def qualify(_scenario: Path, *, budget: str, tries: int, runs_dir: Path, listening: Any) -> Qualification:
+    def qualify(_scenario: Path, *, budget: str, runs_dir: Path, listening: Any, **_options: Any) -> Qualification:
         done = qualified(tmp_path / runs_dir, *verdicts)
         with listening(done.progress) as listener:
             listener.starts()

@@ -24,6 +24,7 @@ from onceproof.oracle import oracles
 from onceproof.reports.report import reports
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario_files.load import LoadedScenario
+from onceproof.stack.sharing.shared import SharedStack
 from onceproof.stores.contract import stores
 
 pytest_plugins = ["pytester"]
@@ -48,6 +49,7 @@ def run_as_written(
     chaos: Sequence[AnyFaultSpec] | None = None,
     seed: int | None = None,
     runs_dir: Path,
+    shared: SharedStack | None,
 ) -> Run:
     """Replaces the run: its verdict is the one in the file VERDICT, or the one that the scenario expects."""
     loaded = scenario if isinstance(scenario, LoadedScenario) else load(scenario)

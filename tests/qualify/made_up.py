@@ -49,7 +49,7 @@ class MadeUpRuns:
         self.slow: dict[int, float] = {}
         self.raising: dict[int, Exception] = {}
 
-    def run(self, loaded: LoadedScenario, *, runs_dir: Path, listeners: Any, survey: bool) -> Any:
+    def run(self, loaded: LoadedScenario, *, runs_dir: Path, listeners: Any, survey: bool, shared: object) -> Any:
         self.files.append(loaded.path)
         scenario = loaded.scenario
         self.now += self.seconds + 15 * len(scenario.chaos) + self.slow.get(len(self.files), 0)

@@ -10,12 +10,14 @@ import pytest
 
 from onceproof.cli.output import Output
 from onceproof.faults.job import Job
+from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix, session
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.console import ProgressOnConsole
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
+from onceproof.stack.sharing.shared import SharedStack
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -41,8 +43,12 @@ def test_a_duplicate_of_a_plain_append_is_found_in_the_window_of_its_fault(
     two_cells: list[list[Cell]], tmp_path: Path
 ) -> None:
     directory, progress = session.begin(find("foreign-jdbc-append"), runs_dir=tmp_path, seed=None)
-    with ProgressOnConsole(Output(as_json=True).console(), progress.scenario, 3600) as listener:
-        result = session.Session(directory, progress, budget_s=3600, listener=listener).work()
+    console = Output(as_json=True).console()
+    with (
+        SharedStack(protocol_proxy=True) as shared,
+        ProgressOnConsole(console, progress.scenario, 3600) as listener,
+    ):
+        result = session.Session(directory, progress, budget_s=3600, listener=listener, shared=shared).work()
     text = matrix.as_text(result)
 
     (whole,) = two_cells
@@ -64,3 +70,5 @@ def test_a_duplicate_of_a_plain_append_is_found_in_the_window_of_its_fault(
     assert [spec.at.point for spec in load(directory.cells / f"{TWO[0]}.yaml").chaos] == ["after-sink-commit"]
     stored = json.loads((directory.path / "qualification.json").read_text())
     assert stored["ended"] == "done" and stored["steps"] == 2
+    uses = [RunRecord.read(run).shared_stack for run in directory.runs.iterdir() if not run.is_symlink()]
+    assert sorted(use.served_before or 0 for use in uses if use is not None) == [0, 1] and shared.starts == 1

@@ -39,7 +39,7 @@ names below; a kind of fault of another package is made with `onceproof.fault("i
 FUNCTIONS = ("load", "run", "check", "qualify", "import_history", "schedules", "fault")
 CLASSES = (
     *("Run", "LoadedScenario", "Verdict", "Finding", "Witness", "FaultReport", "BatchReport"),
-    *("Qualification", "Cell"),
+    *("Qualification", "Cell", "SharedStack"),
 )
 ERRORS = ("OnceproofError", "UsageError", "ScenarioError", "EnvironmentProblem", "HistoryError", "Interrupted")
 
@@ -126,7 +126,7 @@ def _class(name: str, kind: Any) -> Iterator[str]:
     yield "| field | type | meaning |"
     yield "| --- | --- | --- |"
     meanings = _meanings(kind)
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
         if field.repr or field.name == "source":
             yield f"| `{field.name}` | `{_cell(str(field.type))}` | {_cell(meanings.get(field.name, ''))} |"
     for attribute, value in vars(kind).items():

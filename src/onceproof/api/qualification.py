@@ -16,6 +16,7 @@ from onceproof.qualify.directory import QualificationProgress
 from onceproof.qualify.session import ProgressListener, Qualification
 from onceproof.scenario_files.load import find
 from onceproof.stack.profiles import profile_of
+from onceproof.stack.sharing.shared import SharedStack
 
 TRIES = 3
 """At how many batches a cell is tried by default."""
@@ -46,11 +47,15 @@ def qualify(
     tries: int = TRIES,
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
+    fresh_stack: bool = False,
+    shared: SharedStack | None = None,
     listening: Callable[[QualificationProgress], AbstractContextManager[ProgressListener]] | None = None,
 ) -> Qualification:
     """Begin the qualification of a ``scenario``, or ``go_on`` with the one in that directory.
 
     ``stack``: ``compose``, or the name of a stack in ``onceproof.toml``; None: services of its own, or those that it began on.
+    ``fresh_stack``: each run starts services of its own; else they stay up, and are clean for each run (`SharedStack`).
+    ``shared``: lends these services instead, and goes on to live.
     ``budget``: for all runs together (``90s``, ``10m``, ``1h30m``). ``tries``: at how many batches a cell that holds is tried, as far as
     the budget allows; every cell is tried once before any is tried again. ``listening`` returns a context with what is notified of
     the progress. The result has the matrix in ``cells``, the ``outcome`` and the ``strongest`` claim that held.
@@ -84,7 +89,16 @@ def qualify(
             profile = None if stack is None else profile_of(stack)
             directory, progress = session.begin(find(scenario), runs_dir=Path(runs_dir), seed=seed, profile=profile)
         silent: AbstractContextManager[ProgressListener] = nullcontext(Silent())
-        with silent if listening is None else listening(progress) as listener:
+        with (
+            _services(shared, fresh_stack) as lending,
+            silent if listening is None else listening(progress) as listener,
+        ):
             return session.Session(
-                directory, progress, budget_s=budget_s, listener=listener, profile=profile, tries=tries
+                directory, progress, budget_s=budget_s, listener=listener, profile=profile, shared=lending
             ).work()
+
+
+def _services(shared: SharedStack | None, fresh: bool) -> AbstractContextManager[SharedStack | None]:
+    if shared is not None or fresh:
+        return nullcontext(None if fresh else shared)
+    return SharedStack(protocol_proxy=True)  # the first run needs it, to see what the job commits

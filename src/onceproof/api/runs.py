@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
@@ -17,6 +18,9 @@ from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import LoadedScenario
+
+if TYPE_CHECKING:
+    from onceproof.stack.sharing.shared import SharedStack
 
 #: Where the command line and the Python API create run directories, below the current folder.
 RUNS = Path("onceproof-runs")
@@ -86,14 +90,17 @@ def run(
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
     listeners: Sequence[Listener] = (),
+    shared: SharedStack | None = None,
 ) -> Run:
-    """Run a scenario on services of its own and judge it: a file, the name of a shipped scenario, or a loaded one.
+    """Run a scenario and judge it: a file, the name of a shipped scenario, or a loaded one.
 
     ``chaos``: faults to inject instead of the scenario's own. ``seed``: of generated input, default the scenario's.
     ``listeners`` are called with each event of the run, from several threads.
 
+    It starts services of its own, unless ``shared`` lends it those of earlier runs, clean: ``with SharedStack() as shared``.
+
     Raises `ScenarioError` and `UsageError` before anything starts, `EnvironmentProblem` if a service or this machine fails.
-    Every process that it started is gone when it returns or raises.
+    Every process that it started is gone when it returns or raises, except shared services.
     """
     from onceproof.api.scenarios import load, with_chaos
     from onceproof.run import run as run_loaded
@@ -101,7 +108,7 @@ def run(
     loaded = scenario if isinstance(scenario, LoadedScenario) else load(scenario)
     if chaos is not None:
         loaded = with_chaos(loaded, chaos)
-    done = run_loaded(loaded, runs_dir=Path(runs_dir), seed=seed, listeners=list(listeners))
+    done = run_loaded(loaded, runs_dir=Path(runs_dir), seed=seed, listeners=list(listeners), shared=shared)
     return Run(loaded.scenario, done.verdict, done.run_dir)
 
 

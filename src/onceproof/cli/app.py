@@ -13,7 +13,20 @@ from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
 from onceproof.cli import selftest as selftest_command
 from onceproof.cli import serve as serve_command
-from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Junit, Name, Reports, Resolved, RunsDir, Seed, Stack
+from onceproof.cli.options import (
+    EXIT_CODES,
+    LISTS,
+    Ci,
+    FreshStack,
+    Json,
+    Junit,
+    Name,
+    Reports,
+    Resolved,
+    RunsDir,
+    Seed,
+    Stack,
+)
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -79,6 +92,7 @@ def run(
     runs: RunsDir = Path("onceproof-runs"),
     seed: Seed = None,
     stack: Stack = None,
+    fresh_stack: FreshStack = False,
     ci: Ci = False,
 ) -> None:
     """Run scenarios and judge their outputs.
@@ -106,6 +120,7 @@ def run(
             ci=ci,
             output=output,
             stack=stack,
+            fresh_stack=fresh_stack,
         )
         raise typer.Exit(code)
 
@@ -132,6 +147,7 @@ def qualify(
     ] = Path("onceproof-runs"),
     seed: Seed = None,
     stack: Stack = None,
+    fresh_stack: FreshStack = False,
 ) -> None:
     """Try each kind of fault at each point of a job's batches.
 
@@ -159,7 +175,15 @@ def qualify(
 
         raise typer.Exit(
             begin(
-                scenario, go_on=go_on, budget=budget, tries=tries, runs_dir=runs, seed=seed, output=output, stack=stack
+                scenario,
+                go_on=go_on,
+                budget=budget,
+                tries=tries,
+                runs_dir=runs,
+                seed=seed,
+                output=output,
+                stack=stack,
+                fresh_stack=fresh_stack,
             )
         )
 
@@ -417,29 +441,6 @@ def schema_() -> None:
         from onceproof.cli.show import schema_text
 
         output.result(schema_text())
-
-
-@app.command(rich_help_panel=_WRITE)
-def propose(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="Run directories of two or more fault-free runs of one scenario."),
-    ],
-    as_json: Json = False,
-) -> None:
-    """Propose columns to ignore, by comparing runs without faults.
-
-    A column that differs between fault-free runs cannot show the effect of a
-    fault.
-
-    \b
-    onceproof propose onceproof-runs/my-job-1 onceproof-runs/my-job-2
-    """
-    with failing_well(as_json) as output:
-        from onceproof.judge import proposals
-
-        found = proposals.propose(runs)
-        output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
 
 
 app.add_typer(ci_commands.commands)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onceproof.cli.options import Ci, Json, Junit, RunsDir
+from onceproof.cli.options import Ci, FreshStack, Json, Junit, RunsDir
 from onceproof.cli.output import failing_well
 
 commands = typer.Typer()
@@ -29,6 +29,7 @@ def gate(
     junit: Junit = None,
     ci: Ci = False,
     runs: RunsDir = Path("onceproof-runs"),
+    fresh_stack: FreshStack = False,
 ) -> None:
     """Run the scenarios that onceproof.toml lists, and compare with a baseline.
 
@@ -49,5 +50,14 @@ def gate(
         from onceproof.cli.gate import gate as begin
 
         raise typer.Exit(
-            begin(settings, budget=budget, update=update, runs_dir=runs, ci=ci, output=output, junit_file=junit)
+            begin(
+                settings,
+                budget=budget,
+                update=update,
+                runs_dir=runs,
+                ci=ci,
+                output=output,
+                junit_file=junit,
+                fresh_stack=fresh_stack,
+            )
         )

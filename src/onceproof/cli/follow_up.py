@@ -1,4 +1,4 @@
-"""The commands to follow up a run: `explain`, `report`, `replay`, `shrink`, `picture`; and for this machine: `doctor`, `cleanup`."""
+"""The commands to follow up a run: `propose`, `explain`, `report`, `replay`, `shrink`, `picture`; for this machine: `doctor`, `cleanup`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,36 @@ from typing import Annotated
 
 import typer
 
-from onceproof.cli.options import EXIT_CODES, Json
+from onceproof.cli.options import EXIT_CODES, FreshStack, Json
 from onceproof.cli.output import failing_well
 
 #: Groups of commands in --help.
-_UNDERSTAND, _MACHINE = "Understand a finding", "This machine"
+_WRITE, _UNDERSTAND, _MACHINE = "Write a scenario", "Understand a finding", "This machine"
 
 commands = typer.Typer()
+
+
+@commands.command(rich_help_panel=_WRITE)
+def propose(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run directories of two or more fault-free runs of one scenario."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Propose columns to ignore, by comparing runs without faults.
+
+    A column that differs between fault-free runs cannot show the effect of a
+    fault.
+
+    \b
+    onceproof propose onceproof-runs/my-job-1 onceproof-runs/my-job-2
+    """
+    with failing_well(as_json) as output:
+        from onceproof.judge import proposals
+
+        found = proposals.propose(runs)
+        output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
 
 
 @commands.command(rich_help_panel=_UNDERSTAND)
@@ -83,11 +106,12 @@ def replay(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     times: Annotated[int, typer.Option(min=1, max=10_000, help="How many replays.")] = 10,
     as_json: Json = False,
+    fresh_stack: FreshStack = False,
 ) -> None:
     """Repeat a run's schedule, and count how often its findings come back.
 
-    A schedule of consumers is repeated on one running broker, which takes
-    seconds. A Spark job is run again each time, services included.
+    Services stay up and are cleaned between replays. A replay of consumers
+    takes seconds; one of a Spark job as long as its run without its services.
 
     Exit code 0 if every replay had the same findings, else 3. Replays that
     differ are kept in RUN/replays.
@@ -98,7 +122,7 @@ def replay(
     with failing_well(as_json) as output:
         from onceproof.cli.run import replay_run
 
-        raise typer.Exit(replay_run(directory, times, output))
+        raise typer.Exit(replay_run(directory, times, output, fresh_stack=fresh_stack))
 
 
 @commands.command(epilog=EXIT_CODES, rich_help_panel=_UNDERSTAND)
@@ -109,11 +133,12 @@ def shrink(
     ] = None,
     executions: Annotated[int, typer.Option(min=3, max=10_000, help="Execute at most this many schedules.")] = 60,
     as_json: Json = False,
+    fresh_stack: FreshStack = False,
 ) -> None:
     """Find the smallest schedule that still shows a run's findings.
 
-    Removes messages, consumers and faults, or, for a Spark job, faults and
-    chunks of input, as long as the anomalies stay.
+    Removes messages, consumers and faults, or, for a Spark job, faults, chunks
+    of input and records of each chunk, as long as the anomalies stay.
 
     Writes the minimal scenario, and a run of it, to RUN/shrunk. Exit code 0 if
     it is proved that nothing more can be removed, else 3. Ctrl-C ends the
@@ -125,7 +150,7 @@ def shrink(
     with failing_well(as_json) as output:
         from onceproof.cli.run import shrink_run
 
-        raise typer.Exit(shrink_run(directory, anomaly, executions, output))
+        raise typer.Exit(shrink_run(directory, anomaly, executions, output, fresh_stack=fresh_stack))
 
 
 @commands.command(rich_help_panel=_UNDERSTAND)

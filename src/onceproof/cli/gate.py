@@ -18,6 +18,7 @@ from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, write_file
 from onceproof.cli.report import qualification_report
+from onceproof.faults.contract import reads_frames
 from onceproof.gate import junit, session, settings
 from onceproof.gate.baseline import Baseline
 from onceproof.gate.session import GateResult, GateRow, Status
@@ -32,12 +33,21 @@ from onceproof.reports.page import Page
 from onceproof.reports.progress import Progress
 from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
+from onceproof.stack.sharing.shared import SharedStack
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 
 
 def gate(
-    file: Path, *, budget: str, update: bool, runs_dir: Path, ci: bool, output: Output, junit_file: Path | None = None
+    file: Path,
+    *,
+    budget: str,
+    update: bool,
+    runs_dir: Path,
+    ci: bool,
+    output: Output,
+    junit_file: Path | None = None,
+    fresh_stack: bool = False,
 ) -> int:
     """Run the gate; returns its exit code. Raises `UsageError` before anything starts."""
     budget_s = seconds(budget)
@@ -50,12 +60,17 @@ def gate(
             junit_file, ""
         )  # fail now, not after ten minutes of running; what is interrupted leaves no valid report
 
+    needs_proxy = any(reads_frames(each.scenario.chaos) for each in loaded.values())
+    qualifies = any(isinstance(item, GateQualification) for item in gated.items)
+    stack = SharedStack(protocol_proxy=needs_proxy or qualifies)
+    shared = None if fresh_stack else stack
+
     def execute(scenario: GateScenario) -> Run:
         output.say(f"gate: {scenario.path}, expected {scenario.expect}")
         each = loaded[scenario.path]
         limit_s = each.scenario.limits.deadline_s
         with Progress(output.console(), scenario.path, limit_s) as progress:
-            return runs.run(each, runs_dir=runs_dir, listeners=[progress])
+            return runs.run(each, runs_dir=runs_dir, listeners=[progress], shared=shared)
 
     def qualify(item: GateQualification, most_s: float) -> Qualification:
         output.say(f"gate: {item.name}, expected {item.expect}, within {clock(most_s)}")
@@ -64,6 +79,8 @@ def gate(
             budget=f"{int(most_s)}s",
             tries=item.tries,
             runs_dir=runs_dir,
+            fresh_stack=fresh_stack,
+            shared=shared,
             listening=lambda progress: ProgressOnConsole(output.console(), progress.scenario, most_s),
         )
         with private_files():
@@ -71,7 +88,8 @@ def gate(
         return done
 
     order = session.ordered(gated.items, session.read_last_failed(runs_dir), guesses)
-    result = session.work(order, known, execute, qualify, budget_s=budget_s)
+    with stack:
+        result = session.work(order, known, execute, qualify, budget_s=budget_s)
     session.write_last_failed(runs_dir, result)
     output.say(as_text(result, output), styled=True)
     if output.as_json:

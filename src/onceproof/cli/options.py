@@ -51,6 +51,11 @@ Stack = Annotated[
     ),
 ]
 
+FreshStack = Annotated[
+    bool,
+    typer.Option("--fresh-stack", help="Start new services for each run, instead of cleaning and reusing them."),
+]
+
 RunsDir = Annotated[
     Path, typer.Option("--runs", metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
 ]

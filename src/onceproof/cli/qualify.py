@@ -27,6 +27,7 @@ def qualify(
     seed: int | None,
     output: Output,
     stack: str | None = None,
+    fresh_stack: bool = False,
 ) -> int:
     """Begin a qualification, or continue one; returns the exit code. Raises `UsageError` before anything starts."""
     budget_s = seconds(budget)
@@ -47,6 +48,7 @@ def qualify(
         tries=tries,
         seed=seed,
         runs_dir=runs_dir,
+        fresh_stack=fresh_stack,
         listening=listening,
     )
     output.say(matrix.as_text(result, output.look(log_width=100)), styled=True)

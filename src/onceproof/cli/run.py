@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onceproof.api import runs
 from onceproof.base.errors import HistoryError, Interrupted, OnceproofError, UsageError
@@ -24,6 +27,9 @@ from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
 from onceproof.stack.profiles import profile_of
 
+if TYPE_CHECKING:
+    from onceproof.stack.sharing.shared import SharedStack
+
 #: `run` draws the picture of a run of consumers with at most so many messages.
 _MOST_DRAWN = 100
 
@@ -38,10 +44,12 @@ def run_scenarios(
     ci: bool,
     output: Output,
     stack: str | None = None,
+    fresh_stack: bool = False,
 ) -> int:
     """Run the named scenarios, or all shipped ones; returns the exit code.
 
-    ``files``: what `report_files` returned. ``stack``: what `profile_of` takes.
+    ``files``: what `report_files` returned. ``stack``: what `profile_of` takes. Several scenarios share services, unless
+    ``fresh_stack``.
 
     Raises `UsageError` before anything starts if any of them cannot run.
     """
@@ -59,18 +67,27 @@ def run_scenarios(
     for _, file in files:
         write_file(file, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []
-    for each in loaded:
-        results.append(_run_one(each, runs_dir, seed, output))
-        if isinstance(results[-1].error, Interrupted):
-            break
-        if len(loaded) > 1:
-            _say_report(RunSet((results[-1],)), output)
+    with nullcontext() if fresh_stack or len(loaded) == 1 else shared_stack(loaded) as shared:
+        for each in loaded:
+            results.append(_run_one(each, runs_dir, seed, output, shared))
+            if isinstance(results[-1].error, Interrupted):
+                break
+            if len(loaded) > 1:
+                _say_report(RunSet((results[-1],)), output)
     run_set = RunSet(tuple(results), by_expectation=everything)
     code = _conclude(run_set, output, reported=len(loaded) > 1)
     if ci:
         publish(_for_ci(run_set, loaded), os.environ, output.command)
     _write_files(files, run_set)
     return code
+
+
+def shared_stack(loaded: Iterable[LoadedScenario]) -> SharedStack:
+    """Services for these scenarios, one after the other. With the protocol proxy if any of them needs it."""
+    from onceproof.faults.contract import reads_frames
+    from onceproof.stack.sharing.shared import SharedStack
+
+    return SharedStack(protocol_proxy=any(reads_frames(each.scenario.chaos) for each in loaded))
 
 
 def report_files(junit: Path | None, given: list[str], output: Output) -> list[tuple[str, Path]]:
@@ -147,37 +164,39 @@ def draw_run(run: Path) -> str:
     return f"{picture_files.write(run)}\n\npicture: {run / picture_files.SVG}"
 
 
-def replay_run(run: Path, times: int, output: Output) -> int:
+def replay_run(run: Path, times: int, output: Output, *, fresh_stack: bool = False) -> int:
     """Replay a stored run's schedule; 0 if every replay had the same findings, else 3."""
     check_exists(run)
     from onceproof.explore.replay import as_text, replay
 
-    done = replay(run.resolve(), times=times, report=output.say)
+    done = replay(run.resolve(), times=times, report=output.say, fresh_stack=fresh_stack)
     output.say(as_text(done))
     if output.as_json:
         output.result(json.dumps(done.to_json()))
     return 0 if done.same == done.times else Outcome.INCONCLUSIVE.exit_code
 
 
-def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int:
+def shrink_run(run: Path, anomaly: str | None, most: int, output: Output, *, fresh_stack: bool = False) -> int:
     """Shrink a stored run's schedule; 0 if the result is proved to be minimal, 130 after Ctrl-C, else 3."""
     check_exists(run)
     from onceproof.explore import minimal
 
-    done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, report=output.say)
+    done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, report=output.say, fresh_stack=fresh_stack)
     output.say(done.as_text())
     if output.as_json:
         output.result(json.dumps(done.to_json()))
     return done.exit_code
 
 
-def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
+def _run_one(
+    loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output, shared: SharedStack | None
+) -> ScenarioResult:
     from onceproof.kinds.contract import kind_of
 
     scenario = loaded.scenario
     try:
         with Progress(output.console(), scenario.name, scenario.limits.deadline_s) as progress:
-            outcome = runs.run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress])
+            outcome = runs.run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress], shared=shared)
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
     except (OnceproofError, Interrupted) as error:

@@ -14,13 +14,21 @@ from onceproof.base.errors import Interrupted, OnceproofError, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
-from onceproof.explore.replay import Say, execute_once, file_name, folder_of_scenario, replayable, shared_services
+from onceproof.explore.replay import (
+    Say,
+    SharedServices,
+    execute_once,
+    file_name,
+    folder_of_scenario,
+    replayable,
+    shared_services,
+)
 from onceproof.explore.shrink import Executed, Shrink, Shrunk, to_json
 from onceproof.history import run_files
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
-from onceproof.kinds.contract import Start, kind_of
+from onceproof.kinds.contract import kind_of
 from onceproof.reports.picture import files as picture_files
 from onceproof.scenario.model import WORKER, Scenario
 from onceproof.scenario.schedule import Schedule, ShrinkHint, Whole
@@ -91,18 +99,22 @@ class Minimal:
         return "\n".join(lines)
 
 
-def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, report: Say) -> Minimal:
+def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, report: Say, fresh_stack: bool = False) -> Minimal:
     """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
+
+    With ``fresh_stack`` each of them starts services of its own.
 
     The result must show all anomalies of the run, or only ``anomaly``. Raises `UsageError` for a run without any, and as `replay` does.
     An interruption, or an execution that fails, ends the search; the best schedule found until then is still written.
     """
     scenario = replayable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        return _shrink(run_dir, scenario, anomaly, most, report)
+        return _shrink(run_dir, scenario, anomaly, most, report, fresh_stack)
 
 
-def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, report: Say) -> Minimal:
+def _shrink(
+    run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, report: Say, fresh_stack: bool
+) -> Minimal:
     began = time.monotonic()
     verdict = judge(run_dir)
     known = frozenset(verdict.anomalies())
@@ -112,9 +124,9 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, r
     whole = kind.whole(scenario)
     hinted = kind.hinted_schedules(whole, run_dir, _shrink_hints(verdict, wanted))
     folder = run_dir / FOLDER
-    with shared_services(scenario, run_dir / "logs" / "shrink") as (start, _):
+    with shared_services(scenario, run_dir / "logs" / "shrink", fresh_stack=fresh_stack) as services:
         run_files.remove(folder)
-        executions = _Executions(whole, here, start, folder, most, report)
+        executions = _Executions(whole, here, services, folder, most, report)
         # One execution is reserved for the run of the resulting file.
         search = Shrink(
             whole.schedule, wanted, known, executions.execute, most - 1, executions.keep, whole.execution_key
@@ -169,10 +181,12 @@ def _shrink_hints(verdict: Verdict, wanted: frozenset[str]) -> list[list[ShrinkH
 class _Executions:
     """Executes schedules, each in a folder of its own, and remembers the folder of the best."""
 
-    def __init__(self, whole: Whole, here: Path, start: Start | None, folder: Path, most: int, report: Say) -> None:
+    def __init__(
+        self, whole: Whole, here: Path, services: SharedServices, folder: Path, most: int, report: Say
+    ) -> None:
         self._whole = whole
         self._here = here
-        self._start = start
+        self._services = services
         self._folder = folder
         self._most = most
         self._report = report
@@ -232,7 +246,7 @@ class _Executions:
     def _execute_into(self, scenario: Scenario, directory: Path, here: Path) -> None:
         self.number += 1
         run = RunDir.below(directory)
-        execute_once(scenario, here, self._start, run, self.number)
+        execute_once(scenario, here, self._services.start, run, self.number, self._services.stack)
 
     def _remove(self, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,7 +1,7 @@
 """`onceproof replay`: executes the stored schedule of a run again, a given number of times, and judges each execution.
 
-If the kind of pipeline can share its services, they stay up; otherwise each execution starts its own. Executions with the same
-findings are removed; one with other findings is kept, with its verdict.
+Services stay up between executions, and are clean for each of them (`onceproof.stack.sharing`). Executions with the same findings are
+removed; one with other findings is kept, with its verdict.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from onceproof.base.errors import HistoryError, Interrupted, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import EVENTS, Timeline
+from onceproof.base.words import times
+from onceproof.faults.contract import reads_frames
 from onceproof.history import run_files
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir, private_files
@@ -35,6 +37,7 @@ from onceproof.reports import commands
 from onceproof.run import observe
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
+from onceproof.stack.sharing.shared import SharedStack
 
 Say = Callable[[str], None]
 
@@ -63,7 +66,9 @@ class Replay:
     seconds: tuple[float, ...]
     """For each execution, the time including judging, without the start of shared services."""
     start_s: float
-    """The time to start the services that all executions share."""
+    """The time to start services that executions share, in total; 0 if each starts its own."""
+    starts: int
+    """How often shared services were started: more than once if a fault damaged them, or they could not be cleaned."""
     different: tuple[str, ...]
     """Run directories of executions with other findings."""
 
@@ -105,34 +110,37 @@ def replayable(run_dir: Path) -> Scenario:
     return scenario
 
 
-def replay(run_dir: Path, *, times: int, report: Say) -> Replay:
-    """Execute the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+def replay(run_dir: Path, *, times: int, report: Say, fresh_stack: bool = False) -> Replay:
+    """Execute the schedule of ``run_dir`` ``times`` times, with ``fresh_stack`` each on services of its own.
+
+    Raises as a run does, and `HistoryError` for a run without a history.
+    """
     scenario = replayable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        return _replay(run_dir, scenario, times, report)
+        return _replay(run_dir, scenario, times, report, fresh_stack)
 
 
-def _replay(run_dir: Path, scenario: Scenario, times: int, report: Say) -> Replay:
+def _replay(run_dir: Path, scenario: Scenario, times: int, report: Say, fresh_stack: bool) -> Replay:
     wanted = _result(run_dir, scenario, judge(run_dir))
     here = folder_of_scenario(run_dir)
     folder = run_dir / "replays"
     verdicts: Counter[str] = Counter()
     seconds: list[float] = []
     different: list[str] = []
-    with shared_services(scenario, run_dir / "logs" / "replay") as (start, start_s):
+    with shared_services(scenario, run_dir / "logs" / "replay", fresh_stack=fresh_stack) as services:
         run_files.remove(folder)  # results of an earlier replay, kept until this one can start
         for number in range(1, times + 1):
-            began = time.monotonic()
+            began, starting = time.monotonic(), services.start_s
             directory = RunDir.below(folder / f"{number:04d}")
             try:
-                execute_once(scenario, here, start, directory, number)
+                execute_once(scenario, here, services.start, directory, number, services.stack)
                 verdict = judge(directory.path)
             except Interrupted:
                 with uninterrupted("removing the replay that did not end"):  # half a replay shows nothing
                     shutil.rmtree(directory.path if different else folder)
                 raise
             result = _result(directory.path, scenario, verdict)
-            seconds.append(round(time.monotonic() - began, 3))
+            seconds.append(round(time.monotonic() - began - (services.start_s - starting), 3))
             verdicts[verdict.outcome.value] += 1
             if result == wanted:
                 shutil.rmtree(directory.path)
@@ -144,24 +152,49 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, report: Say) -> Repla
     if not different:
         shutil.rmtree(folder, ignore_errors=True)
     same = times - len(different)
-    return Replay(str(run_dir), times, same, dict(verdicts), tuple(seconds), start_s, tuple(different))
+    start_s, starts = round(services.start_s, 3), services.starts
+    return Replay(str(run_dir), times, same, dict(verdicts), tuple(seconds), start_s, starts, tuple(different))
+
+
+@dataclass(frozen=True)
+class SharedServices:
+    """What gives all executions of a command the same services."""
+
+    start: Start | None = None
+    """None: each execution starts its own."""
+    stack: SharedStack | None = None
+    """What cleans them after each execution; None if executions do so themselves."""
+    took_s: float = 0.0
+
+    @property
+    def start_s(self) -> float:
+        """Seconds that starts of shared services took until now."""
+        return self.took_s if self.stack is None else self.stack.start_s
+
+    @property
+    def starts(self) -> int:
+        return int(self.took_s > 0) if self.stack is None else self.stack.starts
 
 
 @contextmanager
-def shared_services(scenario: Scenario, folder: Path) -> Iterator[tuple[Start | None, float]]:
-    """Yield what gives all executions the same services, and how long those took to start; None if each must start its own.
+def shared_services(scenario: Scenario, folder: Path, *, fresh_stack: bool = False) -> Iterator[SharedServices]:
+    """Yield what gives executions of ``scenario``, or of parts of it, the same services; not with ``fresh_stack``.
 
-    The logs of shared services go below ``folder``.
+    The logs of services that executions do not log themselves go below ``folder``.
     """
     kind = kind_of(scenario)
-    if not kind.shares_services:
-        yield None, 0.0
-        return
-    start = kind.fetch(scenario, survey=False)
-    with Owner() as owner:
-        began = time.monotonic()
-        services = start_services(start, owner, folder)
-        yield lambda *_: services, round(time.monotonic() - began, 3)
+    if fresh_stack:
+        yield SharedServices()
+    elif kind.shares_services:
+        start = kind.fetch(scenario, survey=False)
+        with Owner() as owner:
+            began = time.monotonic()
+            services = start_services(start, owner, folder)
+            yield SharedServices(lambda *_: services, took_s=time.monotonic() - began)
+    else:
+        # A part of the scenario may need no protocol proxy: the stack has one if the whole needs it.
+        with SharedStack(protocol_proxy=reads_frames(scenario.chaos)) as stack:
+            yield SharedServices(kind.fetch(scenario, survey=False, shared=stack), stack)
 
 
 def start_services(start: Start, owner: Owner, folder: Path) -> Services:
@@ -177,12 +210,22 @@ def start_services(start: Start, owner: Owner, folder: Path) -> Services:
         timeline.close()
 
 
-def execute_once(scenario: Scenario, here: Path, start: Start | None, directory: RunDir, number: int) -> None:
-    """Execute the schedule and write its history to ``directory``; ``number`` makes its names unique on shared services."""
+def execute_once(
+    scenario: Scenario,
+    here: Path,
+    start: Start | None,
+    directory: RunDir,
+    number: int,
+    shared: SharedStack | None = None,
+) -> None:
+    """Execute the schedule and write its history to ``directory``.
+
+    ``number`` makes the names of consumers unique on shared services; ``shared`` cleans those of other kinds afterwards.
+    """
     timeline = Timeline(directory.events)
     try:
         path = here / f"{file_name(scenario.name)}.yaml"
-        observe(Execution(scenario, path, directory, timeline, number=number), start)
+        observe(Execution(scenario, path, directory, timeline, shared=shared, number=number), start)
     finally:
         timeline.close()
 
@@ -212,4 +255,6 @@ def as_text(done: Replay) -> str:
         f"{done.same} of {done.times} replays had the same findings ({counted})",
         f"a replay took {typical:.1f} s, the longest {slowest:.1f} s",
     ]
+    if done.starts:
+        lines.append(f"they shared services, with {times(done.starts, 'start')} of {done.start_s:.1f} s in total")
     return "\n".join([*lines, *(f"not the same: {path}" for path in done.different)])

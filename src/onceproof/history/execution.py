@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from onceproof.base.process import machine, peak_rss_kib
 from onceproof.base.timeline import Listener, Timeline
 from onceproof.base.version import __version__
 from onceproof.history.run_directory import RunDir
-from onceproof.history.run_record import StoredScenario
+from onceproof.history.run_record import SharedStackRecord, StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.scenario.model import Scenario
 from onceproof.stack.external.names import RunNames, identity, prefixed
 from onceproof.stack.external.profile import StackProfile
+
+if TYPE_CHECKING:
+    from onceproof.stack.sharing.shared import SharedStack
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Execution:
     """The external stack that it uses, if any. Holds secrets: only its name is stored."""
     survey: bool = False
     """Also note what the job commits (`onceproof.faults.survey`)."""
+    shared: SharedStack | None = field(default=None, repr=False)
+    """Lends it a stack that serves several executions; None: it starts services of its own."""
     number: int = 0
     """From 1 where several executions share services: makes their names there distinct."""
 
@@ -40,13 +47,14 @@ class Execution:
         listeners: Sequence[Listener] = (),
         *,
         survey: bool = False,
+        shared: SharedStack | None = None,
     ) -> Execution:
         """Make an execution with a new directory below ``runs_dir``. Raises `EnvironmentProblem` if it cannot be written."""
         directory = RunDir.create(runs_dir, scenario.name)
         timeline = Timeline(directory.events)
         for listener in listeners:
             timeline.listen(listener)
-        return cls(scenario, Path(path), directory, timeline, survey=survey)
+        return cls(scenario, Path(path), directory, timeline, survey=survey, shared=shared)
 
     def on(self, profile: StackProfile | None) -> Execution:
         """The same execution on an external stack (None: on its own services), with the names that its topics have there."""
@@ -83,6 +91,16 @@ class Execution:
         )
         if self.profile is not None:
             self.directory.update(stack_profile=self.profile.name)
+
+    def services_taken_back(self) -> AbstractContextManager[None]:
+        """Around all that uses its services: at the end they are cleaned for the next execution, if they are shared."""
+        return nullcontext() if self.shared is None else self.shared.taken_back(self.directory.logs, self.timeline)
+
+    def started(self, versions: Mapping[str, Any]) -> None:
+        """Record the versions of its services, and whether other executions used them before."""
+        self.directory.update(versions=dict(versions))
+        if self.shared is not None and self.shared.is_lent:
+            self.directory.update(shared_stack=SharedStackRecord(**asdict(self.shared.use())))
 
     def phase(self, name: str) -> None:
         self.timeline.emit("phase", name=name)

@@ -306,6 +306,17 @@ class SliceRecord(Part):
     struck: Annotated[StruckRecord | None, Loose] = Field(None, description="the batch that a fault struck")
 
 
+class SharedStackRecord(Part):
+    """How a run used a stack that serves several executions, one after the other."""
+
+    served_before: Annotated[int | None, Loose] = Field(
+        None, description="executions that the same services had served before"
+    )
+    protocol_proxy: Annotated[bool | None, Loose] = Field(
+        None, description="connections also went through the protocol proxy, even if no fault reads frames"
+    )
+
+
 class _Stamp(BaseModel):
     """What every version of ``run.json`` has, whatever the rest of it is."""
 
@@ -329,6 +340,9 @@ class RunRecord(Part):
     )
     versions: Annotated[dict[str, str | BuiltComponent | None] | None, Loose] = Field(
         None, description="component -> version, for components built here also their SHA-256"
+    )
+    shared_stack: Annotated[SharedStackRecord | None, Loose] = Field(
+        None, description="its services also serve other executions; null: they were its own"
     )
     machine: Annotated[dict[str, str] | None, Loose] = Field(None, description="the machine of the run, for people")
     fed: Annotated[bool | None, Loose] = Field(None, description="all of the input was fed")

@@ -36,13 +36,13 @@ from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
 from onceproof.stack.compose import daemon
 from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
-from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.external import kafka
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.spark import exposure
 from onceproof.stack.external.stack import ExternalStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
+from onceproof.stack.sharing.shared import SharedStack, StackRequest
 from onceproof.stores.contract import ReadBack, collect, jars, store_of
 from onceproof.stores.postgres.store import tables_of
 
@@ -74,7 +74,14 @@ class Command:
         batches = [{hint.batch for hint in of if hint.batch is not None} for of in hints]
         return hinted_schedules(whole.schedule, batches)
 
-    def fetch(self, scenario: Scenario, *, survey: bool = False, profile: StackProfile | None = None) -> Start:
+    def fetch(
+        self,
+        scenario: Scenario,
+        *,
+        survey: bool = False,
+        profile: StackProfile | None = None,
+        shared: SharedStack | None = None,
+    ) -> Start:
         if profile is None and scenario.stack.provider == "external":
             raise UsageError(
                 "the run used an external stack, and run.json does not store how to reach it",
@@ -92,16 +99,18 @@ class Command:
             program, s3a = components.ensure_object_store()
             fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *s3a))
         frames = survey or reads_frames(scenario.chaos)
+        request = StackRequest(scenario.stack, fetched, program, frames)
+        own_spark = scenario.stack.spark is not None and scenario.stack.spark.external
 
         def start(owner: Owner, folder: Path, timeline: Timeline) -> Stack:
             stack: Stack
             if profile is not None:
                 provider = ComposeStack if isinstance(profile, ComposeProfile) else ExternalStack
                 stack = provider.start(scenario, profile, owner, folder, fetched, timeline)
+            elif shared is not None and not own_spark:
+                stack = shared.lend(request, folder / "files", timeline)
             else:
-                stack = EmbeddedStack.start(
-                    scenario.stack, owner, folder, fetched, timeline, read_frames=frames, object_store=program
-                )
+                stack = request.start(owner, folder, timeline)
             if survey and stack.frames is not None:
                 watch(stack.frames, timeline, scenario.known_as)
             return stack

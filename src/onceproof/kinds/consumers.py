@@ -26,6 +26,7 @@ from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.processes.owner import Owner
+from onceproof.stack.sharing.shared import SharedStack
 from onceproof.stack.spark_settings import inherited
 
 
@@ -57,7 +58,14 @@ class Consumers:
     ) -> Iterator[ConsumerSchedule]:
         return ShrinkHints.of_run(run_dir, whole.schedule, hints).schedules()
 
-    def fetch(self, scenario: Scenario, *, survey: bool = False, profile: StackProfile | None = None) -> Start:
+    def fetch(
+        self,
+        scenario: Scenario,
+        *,
+        survey: bool = False,
+        profile: StackProfile | None = None,
+        shared: SharedStack | None = None,
+    ) -> Start:
         assert profile is None, "validated: consumers need services of their own"
         return brokers.fetched(scenario)
 

@@ -19,6 +19,7 @@ from onceproof.scenario.schedule import ShrinkHint, Whole
 from onceproof.scenario.stack import SparkStack, StackSpec
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.processes.owner import Owner
+from onceproof.stack.sharing.shared import SharedStack
 
 
 class Services(Protocol):
@@ -72,7 +73,9 @@ class PipelineKind(Protocol):
     repeats_exactly: ClassVar[bool]
     """Whether each execution of a schedule must leave equally many anomalous rows, and all rows in the same order."""
     shares_services: ClassVar[bool]
-    """Whether several executions, one after the other, can use the same services."""
+    """Whether an execution itself removes what it leaves on its services, so that others can use them after it.
+
+    Those of other kinds are lent and cleaned by `onceproof.stack.sharing.shared`."""
 
     def services(self, scenario: Scenario) -> tuple[str, ...]:
         """What `fetch` would start, for `onceproof plan`."""
@@ -86,8 +89,17 @@ class PipelineKind(Protocol):
         ``hints``: for each anomaly of the run ``run_dir`` that must stay, what its witnesses name.
         """
 
-    def fetch(self, scenario: Scenario, *, survey: bool, profile: StackProfile | None = None) -> Start:
+    def fetch(
+        self,
+        scenario: Scenario,
+        *,
+        survey: bool,
+        profile: StackProfile | None = None,
+        shared: SharedStack | None = None,
+    ) -> Start:
         """Fetch what the services need on this machine, and return how to start them. Raises `EnvironmentProblem`.
+
+        ``shared`` lends a stack that runs already, to a kind and a stack that can share one.
 
         With ``profile`` the services are those of an external stack, and only the proxies in front of them are started.
         """

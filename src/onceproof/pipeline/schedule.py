@@ -1,4 +1,4 @@
-"""The schedule of a Spark job, which `shrink` can make smaller: the number of input chunks, and the faults."""
+"""The schedule of a Spark job, which `shrink` can make smaller: the faults, the chunks of input, and the records of each chunk."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from functools import cached_property
 from pathlib import Path
 
 from onceproof.base.words import times
-from onceproof.data import open_dataset
+from onceproof.data import rows_of
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.scenario.schedule import Removal
 
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """Only the last chunk can be removed: batches are numbered from the first chunk on, so the faults keep their batches."""
+    """Only the last chunks can be removed: batches are numbered from the first chunk on, so the faults keep their batches."""
 
     chunks: int
+    records: int
+    """The records of a chunk, at most: of each chunk the first ones are fed."""
     faults: tuple[FaultSpec, ...]
     parts: tuple[int, ...] = ()
 
@@ -28,17 +30,31 @@ class BatchSchedule:
         return replace(self, faults=())
 
     def sizes(self) -> dict[str, int]:
-        return {"chunks": self.chunks, "faults": len(self.faults)}
+        return {"chunks": self.chunks, "records of a chunk": self.records, "faults": len(self.faults)}
 
     def __str__(self) -> str:
-        return f"{times(self.chunks, 'chunk')}, {times(len(self.faults), 'fault')}"
+        chunks = f"{times(self.chunks, 'chunk')} of {times(self.records, 'record')}"
+        return f"{chunks}, {times(len(self.faults), 'fault')}"
 
     def smaller(self) -> Iterator[Removal[BatchSchedule]]:
-        if self.chunks > 1:
-            yield Removal("the last chunk", [replace(self, chunks=self.chunks - 1)])
+        """Large removals first: an execution takes seconds, and half of what is left is often not needed."""
         for index, fault in enumerate(self.faults):
             rest = replace(self, faults=(*self.faults[:index], *self.faults[index + 1 :]))
             yield Removal(f"{fault.fault} {fault.target}, batch {fault.at.batch} @ {fault.at.point}", [rest])
+        for fewer in _fewer(self.chunks):
+            what = "the last chunk" if fewer == 1 else f"the last {fewer} chunks"
+            yield Removal(what, [replace(self, chunks=self.chunks - fewer)])
+        for fewer in _fewer(self.records):
+            what = f"{times(fewer, 'record')} of each chunk"
+            yield Removal(what, [replace(self, records=self.records - fewer)])
+
+
+def _fewer(count: int) -> Iterator[int]:
+    """How many to remove of ``count``, of which one must stay: half, a quarter, ..., one."""
+    fewer = count // 2
+    while fewer:
+        yield fewer
+        fewer //= 2
 
 
 @dataclass(frozen=True)
@@ -49,27 +65,31 @@ class WholeJob:
 
     @cached_property
     def schedule(self) -> BatchSchedule:
-        return BatchSchedule(self.scenario.guaranteed_batches(), tuple(self.scenario.faults(FaultSpec)))
+        records = max(-(-rows_of(spec, self.scenario.seed) // spec.chunks) for spec in self.scenario.input)
+        return BatchSchedule(self.scenario.guaranteed_batches(), records, tuple(self.scenario.faults(FaultSpec)))
 
     def of(self, schedule: BatchSchedule, records_file: Path) -> Scenario:
-        inputs = [self._fewer(spec, schedule.chunks) for spec in self.scenario.input]
+        inputs = [self._fewer(spec, schedule) for spec in self.scenario.input]
         return self.scenario.model_copy(update={"input": inputs, "chaos": list(schedule.faults)})
 
     def execution_key(self, schedule: BatchSchedule) -> Hashable:
-        return schedule.chunks, tuple(fault.model_dump_json() for fault in schedule.faults)
+        return schedule.chunks, schedule.records, tuple(fault.model_dump_json() for fault in schedule.faults)
 
-    def _fewer(self, spec: InputSpec, chunks: int) -> InputSpec:
-        """The input, reduced to its first chunks, each as large as before."""
-        if spec.chunks <= chunks:
+    def _fewer(self, spec: InputSpec, schedule: BatchSchedule) -> InputSpec:
+        """The input, reduced to its first chunks, and each of them to its first records."""
+        rows = rows_of(spec, self.scenario.seed)
+        if spec.chunks <= schedule.chunks and rows <= schedule.records * spec.chunks:
             return spec
-        rows = spec.rows or open_dataset(spec.dataset, spec.options, seed=self.scenario.seed).rows()
-        return spec.model_copy(update={"rows": rows * chunks // spec.chunks, "chunks": chunks})
+        chunks = min(spec.chunks, schedule.chunks)
+        left = min(rows * chunks // spec.chunks, schedule.records * chunks)
+        return spec.model_copy(update={"rows": left, "chunks": chunks})
 
 
 def hinted_schedules(whole: BatchSchedule, batches: Sequence[Collection[int]]) -> Iterator[BatchSchedule]:
     """Smaller schedules to try first. ``batches``: for each anomaly, the batches that its witnesses name.
 
-    A hint keeps the faults that struck one of these batches (if none did, the last fault before), and the chunks until then.
+    A hint keeps the faults that struck one of these batches (if none did, the last fault before), and the chunks until then; the
+    first ones of a single record each.
     """
     kept: list[FaultSpec] = []
     for named in filter(None, batches):
@@ -79,8 +99,9 @@ def hinted_schedules(whole: BatchSchedule, batches: Sequence[Collection[int]]) -
     if not faults:
         return
     last = max([fault.at.batch for fault in faults] + [batch for named in batches for batch in named])
-    for chunks in (last + 1, last + 2):
-        if chunks < whole.chunks:
-            yield BatchSchedule(chunks, faults)
+    for records in sorted({1, whole.records}):
+        for chunks in (last + 1, last + 2):
+            if chunks <= whole.chunks and (chunks, records) != (whole.chunks, whole.records):
+                yield BatchSchedule(chunks, records, faults)
     if len(faults) < len(whole.faults):
         yield replace(whole, faults=faults)

@@ -17,6 +17,10 @@ from onceproof.judge.findings import Outcome
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.fetch.java import find_java
+from onceproof.stack.sharing.shared import SharedStack
+
+#: The services that the tests of a process share.
+SHARED = pytest.StashKey[SharedStack]()
 
 
 class Harness:
@@ -40,7 +44,9 @@ class Harness:
         __tracebackhide__ = True
         try:
             with _quiet_clients():
-                done = runs.run(self._found(scenario), chaos=chaos, seed=seed, runs_dir=self._runs_dir())
+                done = runs.run(
+                    self._found(scenario), chaos=chaos, seed=seed, runs_dir=self._runs_dir(), shared=self._shared()
+                )
         except EnvironmentProblem:
             if not in_ci() and (problem := _java_problem()) is not None:
                 pytest.skip(f"{problem.message} ({problem.hint})" if problem.hint else problem.message)
@@ -67,6 +73,16 @@ class Harness:
     def _runs_dir(self) -> Path:
         given = self._node.config.getoption("--onceproof-runs")
         return Path(self._node.config.rootpath, given or runs.RUNS)
+
+    def _shared(self) -> SharedStack | None:
+        """Services for all tests of this process: the first that needs them starts them, and pytest stops them at its end."""
+        config = self._node.config
+        if config.getoption("--onceproof-fresh-stack"):
+            return None
+        if SHARED not in config.stash:
+            config.stash[SHARED] = SharedStack()
+            config.add_cleanup(config.stash[SHARED].close)
+        return config.stash[SHARED]
 
     def _skips_inconclusive(self) -> bool:
         config = self._node.config

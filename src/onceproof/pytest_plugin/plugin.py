@@ -24,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--onceproof-runs", metavar="DIR", help="Folder for run directories (default: onceproof-runs in the rootdir)."
     )
     group.addoption(
+        "--onceproof-fresh-stack",
+        action="store_true",
+        help="Start new services for each run, instead of cleaning and reusing them.",
+    )
+    group.addoption(
         "--onceproof-inconclusive",
         choices=("fail", "skip"),
         help="What an inconclusive run does to its test (default: the ini-option, or fail).",

@@ -42,6 +42,7 @@ from onceproof.run import run
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_file
 from onceproof.stack.external.profile import StackProfile
+from onceproof.stack.sharing.shared import SharedStack
 
 _LEAST_DEADLINE_S = 60.0
 """The least time that a run gets to feed and drain, even if the budget ends sooner: half a run shows nothing."""
@@ -165,10 +166,15 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         profile: StackProfile | None = None,
         tries: int = 1,
+        shared: SharedStack | None = None,
     ) -> None:
-        """``profile``: that of ``progress.stack``. ``tries``: at how many batches each cell is tried, if the budget allows it."""
+        """``profile``: that of ``progress.stack``. ``tries``: at how many batches each cell is tried, if the budget allows it.
+
+        ``shared`` lends all runs the same services; None: each starts its own.
+        """
         self._tries = tries
         self._profile = profile
+        self._shared = shared
         self._directory = directory
         self._progress = progress
         self._listener = listener
@@ -322,6 +328,7 @@ class Session:
             runs_dir=self._directory.runs,
             listeners=[self._listener.event],
             survey=survey_frames,
+            shared=self._shared,
         )
 
     def _handle_failure(self, chosen: RunStep, failure: OnceproofError, number: int) -> None:

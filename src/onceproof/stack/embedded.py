@@ -32,6 +32,17 @@ from onceproof.stack.toxiproxy.framed import Frames
 from onceproof.stack.toxiproxy.server import ToxiproxyProxy, ToxiproxyServer
 
 
+class CurrentTimeline:
+    """Passes the events of services on to the timeline of the execution that uses them now."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """As `Timeline.emit`."""
+        self.timeline.emit(kind, **data)
+
+
 class EmbeddedStack:
     """Implements `onceproof.stack.api.Stack`. Created by `start`, stopped by the owner given to it."""
 
@@ -45,8 +56,10 @@ class EmbeddedStack:
         frames: Frames | None = None,
         spark: SparkCluster | ExternalSpark | None = None,
         object_store: EmbeddedObjectStore | None = None,
+        events: CurrentTimeline | None = None,
     ) -> None:
         self.files = files
+        self._events = events
         self.frames = frames
         self.spark = spark
         self.object_store = object_store
@@ -82,7 +95,8 @@ class EmbeddedStack:
         host = spec.spark.bind if spec.spark is not None else HOST
         # Before anything starts.
         external = ExternalSpark.check(spec.spark) if spec.spark is not None and spec.spark.external else None
-        frames = Frames(owner, timeline.emit, host) if read_frames else None
+        events = CurrentTimeline(timeline)
+        frames = Frames(owner, events.emit, host) if read_frames else None
 
         def make_proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
             for_clients = name in ("postgres", "object-store") or name.startswith("client-")
@@ -96,7 +110,7 @@ class EmbeddedStack:
         def start_toxiproxy() -> ToxiproxyServer:
             (port,) = lease(owner, 1)
             binary = components.toxiproxy_server
-            return ToxiproxyServer.start(owner, binary, logs / "toxiproxy.log", port, timeline.emit)
+            return ToxiproxyServer.start(owner, binary, logs / "toxiproxy.log", port, events.emit)
 
         def start_kafka() -> EmbeddedKafka:
             program = KafkaProgram(components.java, components.kafka_jars, components.kafka_archive)
@@ -141,6 +155,7 @@ class EmbeddedStack:
                 frames,
                 spark.get() if spark is not None else external,
                 store.get() if store is not None else None,
+                events,
             )
         timed("self-test", stack.self_test)
         # After the self-test, whose cuts would disturb it; the pipeline's first transaction is seconds away.
@@ -168,6 +183,22 @@ class EmbeddedStack:
             )
         tasks = self.spark.pids() if self.spark is not None else []
         return selftest.bypasses(guarded, [*pids, *tasks, *nodes, os.getpid()])
+
+    def serve(self, files: Path, timeline: Timeline) -> None:
+        """Serve another execution: ``files`` is the folder of its outputs that are files, ``timeline`` its own."""
+        self.files = files
+        if self._events is not None:
+            self._events.timeline = timeline
+
+    def disturbed(self) -> list[str]:
+        """What faults did to the processes of services, as phrases. After that, a restarted service may differ from a new one."""
+        return [*self.kafka.disturbed, *(self.postgres.disturbed if self.postgres is not None else [])]
+
+    def client_proxies(self) -> list[Proxy]:
+        """The proxies that clients connect to."""
+        others = [self.postgres, self.object_store]
+        own = [self.kafka.client_proxy(broker) for broker in self.kafka.brokers]
+        return [*own, *(service.proxy for service in others if service is not None)]
 
     def proxies(self) -> list[Proxy]:
         """Every proxy of the stack."""

@@ -79,6 +79,20 @@ CREATE EVENT TRIGGER onceproof_log_whole_rows ON ddl_command_end
 CREATE PUBLICATION onceproof FOR ALL TABLES WITH (publish_via_partition_root = true);
 """
 
+_END_SESSIONS = """
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+WHERE backend_type IN ('client backend', 'walsender') AND pid <> pg_backend_pid()
+"""
+#: The harness's own slot, database and objects are the only ones of a server that `renew` has just prepared.
+_LEFTOVERS = """
+SELECT 'session ' || pid || ' of ' || usename || ' is open' FROM pg_stat_activity
+WHERE backend_type IN ('client backend', 'walsender') AND pid <> pg_backend_pid()
+UNION ALL SELECT 'transaction ' || gid || ' is prepared' FROM pg_prepared_xacts
+UNION ALL SELECT 'replication slot ' || slot_name || ' is still there' FROM pg_replication_slots WHERE slot_name <> %s
+UNION ALL SELECT 'database ' || datname || ' is still there' FROM pg_database
+WHERE NOT datistemplate AND datname NOT IN ('postgres', %s)
+"""
+
 #: A fast shutdown writes a checkpoint of a small database; a server that takes longer is killed, and recovers at its start.
 _STOP_S = 15.0
 
@@ -105,6 +119,8 @@ class EmbeddedPostgres:
         self.service = launch()
         self.is_away = False
         """Whether a fault has killed or stopped the server."""
+        self.disturbed: list[str] = []
+        """What faults did to the server, as phrases."""
         self.port = port
         self.proxy = proxy
         self.schema: str | None = None
@@ -176,11 +192,13 @@ class EmbeddedPostgres:
     def kill(self) -> None:
         """Crash the server: kill its whole session at once, so that no backend outlives the postmaster."""
         self.is_away = True
+        self.disturbed.append("a fault killed Postgres")
         self.service.kill()
 
     def stop(self) -> None:
         """A fast shutdown: clients get error 57P01, open transactions are rolled back."""
         self.is_away = True
+        self.disturbed.append("a fault stopped Postgres")
         self.service.stop(timeout_s=_STOP_S, by=signal.SIGINT)  # SIGTERM would wait until every client has disconnected
 
     def restart(self) -> None:
@@ -192,6 +210,26 @@ class EmbeddedPostgres:
 
     def is_running(self) -> bool:
         return self.service.is_running()
+
+    def renew(self) -> int:
+        """Give the next execution a new role, database and slot in place of the present ones; return how many sessions were ended.
+
+        All that an execution can have made is in its database, or is a setting of its role. Raises `psycopg.Error`.
+        """
+        role, database = sql.Identifier(_PIPELINE), sql.Identifier(_PIPELINE)
+        with self._connect_to_first_database() as connection:
+            ended = connection.execute(_END_SESSIONS).fetchall()
+            connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
+        self._create_database(self.password)
+        self.prepare_capture()
+        return len(ended)
+
+    def leftovers(self) -> list[str]:
+        """What an execution left on the server, as phrases; nothing after `renew`."""
+        with self._connect_to_first_database() as connection:
+            return [str(phrase) for (phrase,) in connection.execute(_LEFTOVERS, [CAPTURE_NAME, _PIPELINE]).fetchall()]
 
     def _wait_until_ready(self) -> None:
         last_error = ""

@@ -306,6 +306,18 @@ class Board:
             self._set(tuple(r for r in self._rules if r is not rule))
         rule.end()
 
+    def clear(self) -> None:
+        """Disarm every rule, and end every `listen`."""
+        for rule in self._rules:
+            self.disarm(rule)
+        with self._lock:
+            self._heard = ()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a rule is armed or somebody listens."""
+        return self.active or self.listens
+
     @property
     def active(self) -> bool:
         return bool(self._rules)

@@ -44,6 +44,8 @@ class EmbeddedKafka(Topics):
         self.client_security = KafkaSecurity()
         self.harness_bootstrap = self.harness_address(*self.brokers)
         self._killed: set[int] = set()
+        self.disturbed: list[str] = []
+        """What faults did to nodes, as phrases."""
 
     @classmethod
     def start(
@@ -141,6 +143,7 @@ class EmbeddedKafka(Topics):
 
     def kill_broker(self, broker: int) -> None:
         self._killed.add(broker)
+        self.disturbed.append(f"a fault killed {self.nodes[broker].name}")
         self.nodes[broker].service.kill()
 
     def restart_broker(self, broker: int) -> None:
@@ -167,6 +170,7 @@ class EmbeddedKafka(Topics):
         self.wait_for_isr(broker, node.name, "its restart")
 
     def pause_broker(self, broker: int) -> None:
+        self.disturbed.append(f"a fault paused {self.nodes[broker].name}")
         self.nodes[broker].service.freeze()
 
     def is_paused(self, broker: int) -> bool:

@@ -147,6 +147,28 @@ class EmbeddedObjectStore:
         )
         self._read_only = None  # last: what failed can be tried again
 
+    def objects(self) -> list[str]:
+        """The keys of all objects in the bucket. Raises `ServiceFailed`."""
+        try:
+            return [str(each["path"]) for some in obstore.list(self.bucket) for each in some]
+        except (BaseError, OSError) as failure:
+            raise ServiceFailed(
+                f"the object store cannot list its objects: {failure}", log_tail=self.service.log_tail()
+            ) from failure
+
+    def clear(self) -> int:
+        """Accept writes again, delete every object, and return how many there were. Raises `ServiceFailed`."""
+        self.accept_writes()
+        keys = self.objects()
+        try:
+            if keys:
+                obstore.delete(self.bucket, keys)
+        except (BaseError, OSError) as failure:
+            raise ServiceFailed(
+                f"the object store cannot delete its objects: {failure}", log_tail=self.service.log_tail()
+            ) from failure
+        return len(keys)
+
     def _configure(self, locations: list[dict[str, object]]) -> None:
         """Replace the rules about folders. Removing the file would not: the store keeps the rules that it had."""
         rules = {"file": ("filer.conf", json.dumps({"locations": locations}))}

@@ -87,6 +87,20 @@ class Frames:
         """Stop appending to ``replies``. Idempotent."""
         self._boards[service].unlisten(replies)
 
+    def forget(self) -> None:
+        """End every rule and forget the names of topics: an execution has ended, and another one begins."""
+        for board in self._boards.values():
+            board.clear()
+        self.topic_names.clear()
+        for proxy in self.proxies:
+            proxy.frames.incidents.clear()  # each is reported once, and the next execution has its own
+
+    def leftovers(self) -> list[str]:
+        """What an execution left, as phrases; nothing after `forget`."""
+        found = [f"the protocol proxy has rules for {name}" for name, board in self._boards.items() if board.in_use]
+        found += [f"the protocol proxy {one.name} resets connections" for one in self.proxies if one.frames.rejecting]
+        return found
+
     def refusals(self) -> list[str]:
         """Why connections were refused (encryption), each with the setting to change."""
         return [sentence for proxy in self.proxies for sentence in proxy.frames.refusals]

@@ -67,6 +67,16 @@ class ToxiproxyServer:
     def version(self) -> str:
         return str(self.call("get", "/version")["version"])
 
+    def changed(self) -> list[tuple[str, str]]:
+        """Proxies that are cut or have toxics, as the server reports them: name, and what is changed about it."""
+        found = []
+        for name, proxy in self.call("get", "/proxies").items():
+            if not proxy["enabled"]:
+                found.append((name, "is cut"))
+            if proxy["toxics"]:
+                found.append((name, f"has toxic {', '.join(toxic['name'] for toxic in proxy['toxics'])}"))
+        return found
+
     def call(self, method: _Method, path: str, body: dict[str, Any] | None = None) -> Any:
         """Make one API call; return the parsed answer, or None if it is empty.
 

@@ -1,0 +1,129 @@
+"""Which transactions a cluster's coordinators have not ended yet, and how to end them. Past every proxy.
+
+`ListTransactions` (KIP-664) is asked for over a socket: librdkafka has no call for it. Topics alone would not show a transaction
+that has written no record yet, or only offsets.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException, Producer
+
+from onceproof.base.errors import ServiceFailed
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable
+from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.kafka.cluster import EmbeddedKafka
+
+_ASK_S = 10.0
+_END_S = 20.0
+"""For a transaction to end once its producer is fenced: its markers reach every partition within milliseconds."""
+_API, _VERSION = 66, 0
+_ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction as its coordinator reports it."""
+
+    transactional_id: str
+    state: str
+    """``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ...: Kafka's own word."""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _ENDED
+
+
+def open_transactions(kafka: EmbeddedKafka) -> list[Transaction]:
+    """The transactions that have not ended, by transactional id. Raises `ServiceFailed` if a broker does not answer."""
+    found = [one for broker in kafka.brokers for one in _of_broker(kafka.harness_address(broker)) if not one.ended]
+    return sorted(found, key=lambda one: one.transactional_id)
+
+
+def end_all(kafka: EmbeddedKafka) -> list[str]:
+    """Abort every transaction that is open, and return their transactional ids once none is left.
+
+    A new producer with the same transactional id makes the coordinator abort what the old one left. Raises `ServiceFailed`, and
+    `WaitTimeout` with the transactions that remain.
+    """
+    left = open_transactions(kafka)
+    for one in left:
+        if one.state == "Ongoing":  # all other states end by themselves
+            config = {**producer_config(kafka.harness_bootstrap), "transactional.id": one.transactional_id}
+            try:
+                Producer(config).init_transactions(_END_S)
+            except KafkaException as refused:
+                raise ServiceFailed(f"{one.transactional_id} could not be ended: {refused.args[0].str()}") from refused
+    if left:
+        wait_until(
+            "the transactions of the last execution to end",
+            lambda: not open_transactions(kafka),
+            deadline_s=_END_S,
+            explain=lambda: ", ".join(f"{one.transactional_id} is {one.state}" for one in open_transactions(kafka)),
+        )
+    return [one.transactional_id for one in left]
+
+
+def _of_broker(address: str) -> Iterator[Transaction]:
+    """The transactions of which this broker is the coordinator."""
+
+    def ask() -> Cursor | None:
+        answer = _asked(address)
+        return answer if answer is not None and _no_error(answer) else None
+
+    cursor = wait_until(f"the transactions that {address} coordinates", ask, deadline_s=_END_S)
+    for _ in range(cursor.length(_INT32, compact=True)):  # filters that the broker does not know: none was sent
+        cursor.text(compact=True)
+    for _ in range(cursor.length(_INT32, compact=True)):
+        name = cursor.text(compact=True) or ""
+        cursor.number(_INT64)  # producer id
+        state = cursor.text(compact=True) or ""
+        cursor.skip_tags()
+        yield Transaction(name, state)
+
+
+def _no_error(answer: Cursor) -> bool:
+    """Read the head of the answer; whether the coordinator has loaded its transactions."""
+    answer.number(_INT32)  # throttle time
+    return answer.number(_INT16) == 0
+
+
+def _asked(address: str) -> Cursor | None:
+    """The body of the answer to a ListTransactions without filters; None if the broker closed the connection."""
+    host, _, port = address.rpartition(":")
+    client = b"onceproof"
+    head = struct.pack(">hhih", _API, _VERSION, 1, len(client)) + client + b"\0"
+    request = head + b"\1\1\0"  # two empty filters, no tagged field
+    try:
+        with socket.create_connection((host, int(port)), timeout=_ASK_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            size = _received(connection, 4)
+            body = _received(connection, struct.unpack(">i", size)[0]) if size is not None else None
+    except OSError as refused:
+        raise ServiceFailed(f"the broker at {address} does not answer: {refused}") from refused
+    if body is None:
+        return None
+    cursor = Cursor(body)
+    try:
+        cursor.number(_INT32)  # the request's number
+        cursor.skip_tags()
+    except Undecodable as wrong:
+        raise ServiceFailed(f"the broker at {address} sent another answer to ListTransactions: {wrong}") from wrong
+    return cursor
+
+
+def _received(connection: socket.socket, count: int) -> bytes | None:
+    """Exactly ``count`` bytes; None if the connection was closed before."""
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            return None
+        data += more
+    return data
