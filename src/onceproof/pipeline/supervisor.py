@@ -154,6 +154,7 @@ class Pipeline:
         start = self.current_start
         service = self._service
         if service is not None:
+            self._timeline.emit("job.kill", start=start)
             self._killed = True
             service.kill()
         return start
