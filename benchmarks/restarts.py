@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from measure import machine
 
 from onceproof.api import runs
 from onceproof.base.timeline import Event
+from onceproof.history.run_record import RunRecord
 from onceproof.stack.fetch.driver_archive import spark_home
 from onceproof.stack.processes import procfs
 
@@ -66,7 +68,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--restarts", type=int, default=5, help="kills per run")
 parser.add_argument("--rounds", type=int, default=1, help="runs per tier")
-parser.add_argument("--tiers", default="bare", help="names of tiers, separated by commas: bare")
+parser.add_argument("--tiers", default="bare,real,kept", help="names of tiers, separated by commas")
 parser.add_argument("--memory", action="store_true", help="also print the memory of the JVM after each restart")
 parser.add_argument("--runs", type=Path, help="where the run directories are kept (default: nowhere)")
 
@@ -135,7 +137,7 @@ class Meter:
                     status = dict(line.split(":", 1) for line in folder.joinpath("status").read_text().splitlines())
                     restart.rss_mib = int(status["VmRSS"].split()[0]) / 1024
                     restart.threads = int(status["Threads"])
-                    restart.files = len(os.listdir(folder / "fd"))
+                    restart.files = sum(1 for _ in folder.joinpath("fd").iterdir())
             except (OSError, KeyError):
                 continue
 
@@ -189,13 +191,15 @@ def one_run(tier: str, restarts: int, scratch: Path, runs_dir: Path, memory: boo
         )
     )
     meter = Meter(memory)
-    done = runs.run(scenario, runs_dir=runs_dir, listeners=[meter])
+    done = runs.run(scenario, runs_dir=runs_dir, listeners=[meter], tier="kept" if tier == "kept" else "real")
     missed = [f"batch {fault.batch}: {fault.evidence}" for fault in done.verdict.faults if not fault.hit]
     extra = {finding.output: finding for finding in done.findings}
     for restart in meter.restarts:
         jvm = f", JVM {restart.rss_mib:.0f} MiB, {restart.threads} threads, {restart.files} files" if memory else ""
         print(f"  {tier:6} batch {restart.batch:3}: {restart.seconds:6.2f} s, {restart.cpu_s:5.2f} CPU s{jvm}")
     print(f"  {tier:6} {done.verdict.word}: {[finding.summary for finding in done.findings]}")
+    job = RunRecord.read(done.run_dir).job
+    print(f"  {tier:6} JVMs: {Counter((one.tier, one.how, one.why) for one in (job.jvms if job else ()))}")
     if missed or set(extra) != {"appended"} or len(meter.restarts) != restarts:
         print(f"  {tier:6} NOT AS EXPECTED: {missed}", file=sys.stderr)
     return meter.restarts

@@ -4,7 +4,7 @@ import argparse
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as f
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kafka", required=True)
@@ -20,7 +20,7 @@ numbers = (
     .option("subscribe", args.topic)
     .option("startingOffsets", "earliest")
     .load()
-    .select(F.from_json(F.col("value").cast("string"), "id BIGINT, key STRING, seq BIGINT, payload STRING").alias("n"))
+    .select(f.from_json(f.col("value").cast("string"), "id BIGINT, key STRING, seq BIGINT, payload STRING").alias("n"))
     .select("n.*")
 )
 

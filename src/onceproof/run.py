@@ -24,6 +24,7 @@ from onceproof.judge.findings import Verdict
 from onceproof.judge.verdict import check, write_verdict
 from onceproof.kinds.contract import Start, kind_of
 from onceproof.reports.html.files import reported
+from onceproof.scenario.tiers import Tier
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.processes.owner import Owner
 from onceproof.stores.contract import make_ready
@@ -42,15 +43,18 @@ def run(
     seed: int | None = None,
     listeners: Sequence[Listener] = (),
     survey: bool = False,
+    tier: Tier = "real",
 ) -> Result:
     """Run one scenario on its own stack and judge it. ``survey``: also record what it commits (`onceproof.faults.survey`).
+    ``tier``: how the job is restarted after a kill.
 
     Raises `EnvironmentProblem` (a service that does not start, a full disk), `Interrupted` on a signal
     (`onceproof.base.signals`). The run directory, if it exists already, records the error.
     """
     scenario = loaded.scenario if seed is None else loaded.scenario.model_copy(update={"seed": seed})
     with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        execution = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey).on(loaded.profile)
+        execution = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey, tier=tier)
+        execution = execution.on(loaded.profile)
         with reported(execution), accounted_for(execution):
             observe(execution)
             verdict = judged(execution)

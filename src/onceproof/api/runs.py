@@ -15,6 +15,7 @@ from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict
 from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.tiers import Tier
 from onceproof.scenario_files.load import LoadedScenario
 
 #: Where the command line and the Python API create run directories, below the current folder.
@@ -83,11 +84,12 @@ def run(
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
     listeners: Sequence[Listener] = (),
+    tier: Tier = "real",
 ) -> Run:
     """Run a scenario on services of its own and judge it: a file, the name of a shipped scenario, or a loaded one.
 
     ``chaos``: faults to inject instead of the scenario's own. ``seed``: of generated input, default the scenario's.
-    ``listeners`` are called with each event of the run, from several threads.
+    ``listeners`` are called with each event of the run, from several threads. ``tier``: ``real``, or ``kept`` to screen faster.
 
     Raises `ScenarioError` and `UsageError` before anything starts, `EnvironmentProblem` if a service or this machine fails.
     Every process that it started is gone when it returns or raises.
@@ -98,7 +100,7 @@ def run(
     loaded = scenario if isinstance(scenario, LoadedScenario) else load(scenario)
     if chaos is not None:
         loaded = with_chaos(loaded, chaos)
-    done = run_loaded(loaded, runs_dir=Path(runs_dir), seed=seed, listeners=list(listeners))
+    done = run_loaded(loaded, runs_dir=Path(runs_dir), seed=seed, listeners=list(listeners), tier=tier)
     return Run(loaded.scenario, done.verdict, done.run_dir)
 
 

@@ -12,7 +12,20 @@ from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
 from onceproof.cli import serve as serve_command
-from onceproof.cli.options import EXIT_CODES, LISTS, Ci, Json, Junit, Name, Reports, Resolved, RunsDir, Seed, Stack
+from onceproof.cli.options import (
+    EXIT_CODES,
+    LISTS,
+    Ci,
+    Json,
+    Junit,
+    Name,
+    Reports,
+    Resolved,
+    RunsDir,
+    Seed,
+    Stack,
+    Tier,
+)
 from onceproof.cli.output import Output, failing_well
 
 #: Groups of commands in --help.
@@ -78,6 +91,7 @@ def run(
     runs: RunsDir = Path("onceproof-runs"),
     seed: Seed = None,
     stack: Stack = None,
+    tier: Tier = "real",
     ci: Ci = False,
 ) -> None:
     """Run scenarios and judge their outputs.
@@ -105,6 +119,7 @@ def run(
             ci=ci,
             output=output,
             stack=stack,
+            tier=tier,
         )
         raise typer.Exit(code)
 

@@ -51,6 +51,15 @@ Stack = Annotated[
     ),
 ]
 
+Tier = Annotated[
+    str,
+    typer.Option(
+        "--tier",
+        metavar="TIER",
+        help="How the driver is killed and restarted. real: with its JVM. kept: its JVM is used again, faster, for screening.",
+    ),
+]
+
 RunsDir = Annotated[
     Path, typer.Option("--runs", metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
 ]

@@ -13,6 +13,7 @@ from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.tiers import Tier
 from onceproof.stack.external.names import RunNames, identity, prefixed
 from onceproof.stack.external.profile import StackProfile
 
@@ -28,6 +29,8 @@ class Execution:
     """The external stack that it uses, if any. Holds secrets: never stored."""
     survey: bool = False
     """Also note what the job commits (`onceproof.faults.survey`)."""
+    tier: Tier = "real"
+    """How the job is restarted after a kill, where that is possible."""
     number: int = 0
     """From 1 where several executions share services: makes their names there distinct."""
 
@@ -40,13 +43,14 @@ class Execution:
         listeners: Sequence[Listener] = (),
         *,
         survey: bool = False,
+        tier: Tier = "real",
     ) -> Execution:
         """Make an execution with a new directory below ``runs_dir``. Raises `EnvironmentProblem` if it cannot be written."""
         directory = RunDir.create(runs_dir, scenario.name)
         timeline = Timeline(directory.events)
         for listener in listeners:
             timeline.listen(listener)
-        return cls(scenario, Path(path), directory, timeline, survey=survey)
+        return cls(scenario, Path(path), directory, timeline, survey=survey, tier=tier)
 
     def on(self, profile: StackProfile | None) -> Execution:
         """The same execution on an external stack (None: on its own services), with the names that its topics have there."""
@@ -80,6 +84,7 @@ class Execution:
             seed=self.scenario.seed,
             wall_start=self.timeline.wall_start,
             machine=machine(),
+            tier=self.tier,
         )
 
     def phase(self, name: str) -> None:

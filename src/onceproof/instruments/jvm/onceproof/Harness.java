@@ -28,6 +28,10 @@ import java.util.regex.Pattern;
  * authority unless it is local; an ID other than 0 asks for
  * {@code go ID}, and the writer waits for it. There is no time limit: when the harness dies, however it dies, the kernel
  * closes its socket, and every writer continues. Without a harness nothing is sent and no writer waits.
+ *
+ * <p>{@code fence LOG} ends this attempt as if the JVM had been killed, but keeps the JVM: from then on every write of the
+ * attempt fails, those that wait too. Then {@link Reuse} makes the JVM ready for another driver, whose output goes to the file
+ * LOG, and the JVM sends {@code kept PORT SECRET MIB} or {@code lost WHY}. The next driver has a connection of its own.
  */
 final class Harness {
     private static final Map<String, Harness> KNOWN = new ConcurrentHashMap<>();
@@ -40,6 +44,7 @@ final class Harness {
     // Only this class's own threads use the channel: Spark stops a query with an interrupt, which would close it.
     private final LinkedBlockingQueue<String> unsent = new LinkedBlockingQueue<>();
     private volatile boolean connected;
+    private volatile boolean fenced;
 
     static Harness at(String socket) {
         return KNOWN.computeIfAbsent(socket, Harness::new);
@@ -60,14 +65,17 @@ final class Harness {
      * @param server empty for a local folder, else what comes before the path: {@code s3a://bucket}
      */
     void opened(String server, Path folder) {
+        refuseIfFenced();
         String name = String.valueOf(folder.getFileName());
         if (name.equals("offsets") || name.equals("commits")) {
             send("open", server, folder, true);
         }
+        refuseIfFenced();
     }
 
     /** A write reached {@code moment}: create, rename (about to be renamed) or renamed. Returns when it may continue. */
     void reached(String moment, String server, Path file) {
+        refuseIfFenced();
         String place = connected ? place(file) : null;
         if (place == null) {
             return;
@@ -76,6 +84,29 @@ final class Harness {
         if (park || !place.startsWith("state") && !moment.equals("rename")) {
             send(moment, server, file, park);
         }
+        refuseIfFenced();
+    }
+
+    private void refuseIfFenced() {
+        if (fenced) {
+            Harness.<RuntimeException>raise(new IOException("onceproof has ended this driver as if it had been killed"));
+        }
+    }
+
+    /** Spark's interface declares no exception, but its callers expect an IOException. */
+    @SuppressWarnings("unchecked")
+    private static <E extends Throwable> void raise(Throwable failure) throws E {
+        throw (E) failure;
+    }
+
+    private void fence(String socket, String log) {
+        fenced = true;
+        waiting.values().forEach(CountDownLatch::countDown);
+        daemon("onceproof-reuse", () -> {
+            String outcome = Reuse.prepare(log);
+            KNOWN.remove(socket, this); // not earlier: a leftover of this attempt would get a new, open connection
+            unsent.add(outcome + "\n");
+        });
     }
 
     /**
@@ -138,6 +169,8 @@ final class Harness {
                     if (go != null) {
                         go.countDown();
                     }
+                } else if (line.startsWith("fence ")) {
+                    fence(socket, line.substring("fence ".length()));
                 }
             }
         } catch (IOException | RuntimeException disconnected) {
@@ -147,9 +180,11 @@ final class Harness {
             connected = false;
             waiting.values().forEach(CountDownLatch::countDown);
             greeted.countDown();
-            System.err.println("onceproof: "
-                    + (hadConnected ? "the connection to the harness has ended" : "no harness answers at " + socket)
-                    + "; this driver now writes its checkpoint without waiting for faults");
+            if (!fenced) {
+                System.err.println("onceproof: "
+                        + (hadConnected ? "the connection to the harness has ended" : "no harness answers at " + socket)
+                        + "; this driver now writes its checkpoint without waiting for faults");
+            }
         }
     }
 
