@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from crash_points import busy
 from measure import machine
 
 from onceproof.api import runs
@@ -69,6 +70,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--restarts", type=int, default=5, help="kills per run")
 parser.add_argument("--rounds", type=int, default=1, help="runs per tier")
 parser.add_argument("--tiers", default="bare,real,kept", help="names of tiers, separated by commas")
+parser.add_argument("--busy", type=int, default=0, help="busy loops next to the runs")
 parser.add_argument("--memory", action="store_true", help="also print the memory of the JVM after each restart")
 parser.add_argument("--runs", type=Path, help="where the run directories are kept (default: nowhere)")
 
@@ -160,10 +162,10 @@ def main() -> None:
     args = parser.parse_args()
     if ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0):
         raise SystemExit("this system does not let a process adopt orphans (prctl PR_SET_CHILD_SUBREAPER)")
-    print(machine())
+    print(f"{machine()}, {args.busy} busy loops")
     tiers = args.tiers.split(",")
     found: dict[str, list[Restart]] = {tier: [] for tier in tiers}
-    with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch, busy(args.busy):
         for _ in range(args.rounds):
             for tier in tiers:
                 found[tier] += one_run(tier, args.restarts, Path(scratch), args.runs or Path(scratch), args.memory)

@@ -101,10 +101,11 @@ def _use_kafka(spark: SparkSession, jvm: Any) -> None:
     for name, value in {**nobody, "key.deserializer": deserializer, "value.deserializer": deserializer}.items():
         settings.put(name, value)
     consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
-    partition = jvm.org.apache.kafka.common.TopicPartition("nothing", 0)
-    consumer.assign(jvm.java.util.List.of(partition))
+    partitions = jvm.java.util.ArrayList()
+    partitions.add(jvm.org.apache.kafka.common.TopicPartition("nothing", 0))
+    consumer.assign(partitions)
     with suppress(Py4JJavaError):
-        consumer.seekToBeginning(jvm.java.util.List.of(partition))
+        consumer.seekToBeginning(partitions)
         consumer.poll(jvm.java.time.Duration.ofMillis(200))
     consumer.close(jvm.java.time.Duration.ofMillis(200))
     jvm.java.lang.Class.forName(

@@ -50,7 +50,6 @@ _REMOVE_DEADLINE_S = 2.0
 #: ENOSPC, as C, Java and Python spell it.
 _DISK_FULL = "No space left on device"
 
-
 _KILLED = (
     "no fault of the run did this, so the run shows nothing about the pipeline; `dmesg` lists the processes that the kernel "
     "killed because memory was short"
@@ -73,7 +72,7 @@ class Service:
         self._gone = False
 
     def adopt(self, other: Service) -> None:
-        """Let the session of ``other`` count as this service's: it is stopped, resumed and killed with it."""
+        """Let the session of ``other`` count as this one's: it is stopped, resumed and killed with it."""
         self._leaders[other.pid] = other.start_ticks
 
     def release(self, other: Service) -> None:
@@ -189,12 +188,8 @@ class Service:
         The kernel does not reuse a pid that is still the id of a session, so a leader with another start time means that
         this session has ended.
         """
-        if self._gone:
-            return set()
-        leaders = {pid: procfs.stat(pid) for pid in list(self._leaders)}
-        return {
-            pid for pid, leader in leaders.items() if leader is None or leader.start_ticks == self._leaders.get(pid)
-        }
+        leaders = [(pid, procfs.stat(pid), ticks) for pid, ticks in list(self._leaders.items()) if not self._gone]
+        return {pid for pid, leader, ticks in leaders if leader is None or leader.start_ticks == ticks}
 
     def _signal_session(self, number: signal.Signals) -> None:
         if sessions := self._sessions():
