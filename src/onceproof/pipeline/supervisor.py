@@ -296,7 +296,7 @@ class Pipeline:
     def _prepare(self, tiers: Tiers) -> None:
         """Put the harness's own ``spark-submit`` in the place of Spark's, where that is possible."""
         kept = tiers.wanted == "kept"
-        why = spark_home.why_not(self._command, self._env)
+        why = spark_home.why_not(self._command, self._env, tiers.folder.parent)
         if why is None:
             if kept and tiers.never is None:
                 self._keeper = Keeper(

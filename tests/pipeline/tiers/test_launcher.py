@@ -149,7 +149,7 @@ def test_the_rest_of_sparks_folder_is_there(launcher: Launcher, home: Path) -> N
 def test_only_a_job_in_our_python_without_a_spark_home_is_started_so(
     home: Path, command: list[str], env: dict[str, str], why: str | None
 ) -> None:
-    found = spark_home.why_not(command, env)
+    found = spark_home.why_not(command, env, home)
     assert (found is None) == (why is None)
     assert why is None or why in str(found)
 

@@ -143,7 +143,7 @@ class Launcher:
         if first is None:
             threading.Thread(target=self._learn, args=(request,), name="first-jvm", daemon=True).start()
             return {"do": "scripts"}, JvmStart(number, "real", "scripts")
-        why = request.difference(first) if jvm is not None else "the first JVM ended before its command line was known"
+        why = request.difference(first) if jvm is not None else "the command line of the job's first JVM is not known"
         if why is not None:
             return {"do": "scripts"}, JvmStart(number, "real", "scripts", why)
         assert jvm is not None

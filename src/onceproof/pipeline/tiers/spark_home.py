@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ exec {real} "$@"
 """
 
 
-def why_not(command: list[str], env: Mapping[str, str]) -> str | None:
-    """Why the starts of this job's JVM are left to Spark's scripts; None if `make` gives it a SPARK_HOME.
+def why_not(command: list[str], env: Mapping[str, str], folder: Path) -> str | None:
+    """Why the starts of this job's JVM are left to Spark's scripts; None if it gets a SPARK_HOME that `make` makes in ``folder``.
 
     Another Python may have another Spark, and a user's own SPARK_HOME must win.
     """
@@ -32,6 +33,8 @@ def why_not(command: list[str], env: Mapping[str, str]) -> str | None:
         return f"{Path(command[0]).name} is not the Python that runs onceproof, so its Spark is not known"
     if not (pyspark() / SUBMIT).is_file() or not Path("/bin/sh").exists():
         return f"there is no {SUBMIT} in the package pyspark"
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return f"{folder} is on a file system without programs (noexec)"
     return None
 
 
