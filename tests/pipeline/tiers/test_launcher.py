@@ -21,10 +21,11 @@ from onceproof.pipeline.tiers import kept, spark_home
 from onceproof.pipeline.tiers.launcher import CONNECTION_FILE, Launcher, Request, quick
 
 #: Like Spark's scripts it becomes a process that has the main class among its words; and it prints how it was called.
+#: It chooses a collector, so that it is started again with the same words: a shell knows no other.
 SUBMIT = """#!/bin/sh
 echo "scripts ${SPARK_HOME:-unset} $FLAVOUR $*"
 export FROM_SCRIPTS=yes
-exec /bin/sh -c 'echo "jvm $FROM_SCRIPTS $FLAVOUR $_PYSPARK_DRIVER_CONN_INFO_PATH"; read line' org.apache.spark.deploy.SparkSubmit
+exec /bin/sh -c 'echo "jvm $FROM_SCRIPTS $FLAVOUR $_PYSPARK_DRIVER_CONN_INFO_PATH"; read line' org.apache.spark.deploy.SparkSubmit -XX:+UseG1GC
 """
 
 
@@ -50,8 +51,10 @@ class Job:
         )
         assert process.stdout is not None and process.stdin is not None
         lines = []
-        while not lines or not lines[-1].startswith("jvm"):
-            lines.append(process.stdout.readline().strip())
+        for line in process.stdout:
+            lines.append(line.strip())
+            if line.startswith("jvm"):
+                break
         if self.number == 1:
             wait_until("the command line", lambda: self._launcher._jvm, deadline_s=10)
         process.communicate("\n", timeout=10)
