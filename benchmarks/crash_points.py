@@ -72,7 +72,7 @@ def main() -> None:
                 chaos="\n".join(FAULT.format(batch=n, point=args.point) for n in range(1, args.crashes + 1)),
             )
         )
-        with _busy(args.busy):
+        with busy(args.busy):
             print(f"{machine()}, {args.busy} busy loops")
             done = measure(scenario, args.runs or Path(scratch))
     faults = done.verdict.faults
@@ -85,7 +85,8 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _busy(loops: int) -> Iterator[None]:
+def busy(loops: int) -> Iterator[None]:
+    """Keep so many processes busy while the block runs."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield

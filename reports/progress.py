@@ -131,6 +131,10 @@ def describe(event: Event) -> str | None:
             return f"  job restarted (start {data['start'] + 1})" if data["start"] else "  job started"
         case "oracle.run":
             return f"  reference run without faults, in {data['chunks']} chunks"
+        case "driver.jvm" if data["how"] == "kept":
+            return f"  start {data['start'] + 1} uses the JVM of the start before it (tier kept)"
+        case "driver.jvm" if "why" in data:
+            return f"  start {data['start'] + 1} has a new JVM: {data['why']}"
         case "job.exited":
             return f"  job exited, code {data['code']}{' (killed by onceproof)' if data.get('killed') else ''}"
         case "bypass":

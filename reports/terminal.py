@@ -14,7 +14,7 @@ from onceproof.base.visible import visible
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.slices.cut import name_of
-from onceproof.reports import commands, fixes
+from onceproof.reports import commands, fixes, tiers
 from onceproof.reports.page import Look, Page
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 
@@ -108,9 +108,11 @@ def _verdict(page: Page, verdict: Verdict, run_dir: Path | None, *, full: bool) 
         page.line("ignored" if index == 0 else "", f"{output}: {', '.join(columns)} (not compared)")
     if verdict.faults:
         _faults(page, verdict.faults)
+    record = _record(run_dir)
+    if (tier := tiers.sentence(record)) is not None:
+        page.line("tier", tier)
     _batches(page, verdict.batches)
     violating = [finding for finding in verdict.findings if finding.violates]
-    record = _record(run_dir)
     for finding in violating:
         page.blank()
         _finding(page, finding, record)

@@ -118,6 +118,17 @@ def _exited(event: Event) -> Described:
     return DRIVER, f"driver start {number_of(event, 'start')} exits with code {number_of(event, 'code')}{killed}"
 
 
+def _jvm(event: Event) -> Described:
+    how = {"kept": "uses the JVM of the start before it", "direct": "gets a new JVM, without Spark's scripts"}
+    words = how.get(text_of(event, "how"), "gets a new JVM from Spark's scripts")
+    why = text_of(event, "why")
+    return DRIVER, f"driver start {number_of(event, 'start')} {words}{f': {why}' if why else ''}"
+
+
+def _killing(event: Event) -> Described:
+    return DRIVER, f"driver start {number_of(event, 'start')} is being killed"
+
+
 def _driver(event: Event) -> Described:
     return DRIVER, f"driver start {number_of(event, 'start')} {event.kind.partition('.')[2]}"
 
@@ -177,6 +188,8 @@ _WORDS: dict[str, Callable[[Event], Described]] = {
     "stack.replaced": _used_up,
     "job.started": _started,
     "job.exited": _exited,
+    "job.kill": _killing,
+    "driver.jvm": _jvm,
     "broker.away": _broker,
     "broker.back": _broker,
     "feed.chunk": _chunk,

@@ -15,7 +15,7 @@ from onceproof.base.words import times
 from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, StatedClaim, Verdict
 from onceproof.kinds.contract import has_picture
-from onceproof.reports import commands, fixes
+from onceproof.reports import commands, fixes, tiers
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
 from onceproof.reports.html.limits import SIZES, Limits, Some, some
@@ -98,6 +98,7 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, Any] | No
         "first": _first(run),
         "fault_lanes": FAULT_LANES,
         "steps": some(_steps(run), most),
+        "tier": tiers.sentence(run.record),
         "notes": some(run.notes, most),
         "drawn": None if drawn is None else draw_timeline(drawn, rows),
         "plots": () if drawn is None else [(one.title, one.summary(), draw_plot(one, drawn)) for one in drawn.plots],

@@ -24,6 +24,7 @@ from onceproof.judge.findings import Verdict
 from onceproof.judge.verdict import check, write_verdict
 from onceproof.kinds.contract import Start, kind_of
 from onceproof.reports.html.files import reported
+from onceproof.scenario.tiers import Tier
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.sharing.shared import SharedStack
@@ -43,18 +44,20 @@ def run(
     seed: int | None = None,
     listeners: Sequence[Listener] = (),
     survey: bool = False,
+    tier: Tier = "real",
     shared: SharedStack | None = None,
 ) -> Result:
     """Run one scenario and judge it. ``survey``: also record what it commits (`onceproof.faults.survey`).
 
     ``shared`` lends it a stack, if its kind of pipeline and its stack allow that; otherwise it starts services of its own.
+    ``tier``: how the job is restarted after a kill.
 
     Raises `EnvironmentProblem` (a service that does not start, a full disk), `Interrupted` on a signal
     (`onceproof.base.signals`). The run directory, if it exists already, records the error.
     """
     scenario = loaded.scenario if seed is None else loaded.scenario.model_copy(update={"seed": seed})
     with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        created = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey, shared=shared)
+        created = Execution.create(scenario, loaded.path, runs_dir, listeners, survey=survey, tier=tier, shared=shared)
         execution = created.on(loaded.profile)
         with reported(execution), accounted_for(execution):
             observe(execution)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem, ServiceFailed
 from onceproof.base.waiting import wait_until
-from onceproof.stack.processes import journal, procfs
+from onceproof.stack.processes import connections, journal, procfs
 from onceproof.stack.processes.owner import Owner, Service
 
 #: A leader with three children: an ordinary one, one that leads its own process group (as PySpark's daemon does), and one
@@ -225,3 +226,51 @@ spawn()
             busy.freeze()
             busy.thaw()
         busy.kill()
+
+
+def test_an_adopted_session_is_stopped_and_killed_with_the_service(tmp_path: Path) -> None:
+    with Owner() as owner:
+        first = owner.start("first", ["sleep", "600"], log=tmp_path / "first.log")
+        other = owner.start("other", ["sleep", "600"], log=tmp_path / "other.log")
+        first.adopt(other)
+        assert {one.pid for one in first.members()} == {first.pid, other.pid}
+        first.freeze()
+        assert procfs.is_stopped(other.pid)
+        first.thaw()
+        first.release(other)
+        first.kill()
+        assert other.is_running() and not first.is_running()
+        third = owner.start("third", ["sleep", "600"], log=tmp_path / "third.log")
+        third.adopt(other)
+        third.kill()
+        assert not other.is_running()
+
+
+def test_the_connections_of_a_stopped_process_are_cut_and_what_it_sent_arrives(tmp_path: Path) -> None:
+    script = """
+import socket, sys, time
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+connection.sendall(b"sent")
+print("answered", flush=True)
+try:
+    connection.sendall(b"more" if connection.recv(1) else b"late")
+    print("went on", flush=True)
+except OSError as error:
+    print("cut", flush=True)
+time.sleep(600)
+"""
+    log = tmp_path / "log"
+    with Owner() as owner:
+        service = owner.start("peer", [sys.executable, "-u", "-c", script], log=log)
+        wait_until("its port", lambda: log.read_text().endswith("\n"), deadline_s=20)
+        with socket.create_connection(("127.0.0.1", int(log.read_text())), timeout=5) as here:
+            wait_until("its answer", lambda: "answered" in log.read_text(), deadline_s=20)
+            service.freeze()
+            assert connections.cut(service.pid) == 1
+            assert here.recv(100) == b"sent" and here.recv(100) == b""
+            service.thaw()
+            wait_until("its error", lambda: "cut" in log.read_text(), deadline_s=20)
+        with socket.create_connection(("127.0.0.1", int(log.read_text().split()[0])), timeout=5):
+            pass  # what listens is not cut

@@ -17,6 +17,7 @@ from onceproof.reports import commands
 from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.tiers import Tier
 from onceproof.scenario_files.load import LoadedScenario
 
 if TYPE_CHECKING:
@@ -91,11 +92,12 @@ def run(
     runs_dir: str | Path = RUNS,
     listeners: Sequence[Listener] = (),
     shared: SharedStack | None = None,
+    tier: Tier = "real",
 ) -> Run:
     """Run a scenario and judge it: a file, the name of a shipped scenario, or a loaded one.
 
     ``chaos``: faults to inject instead of the scenario's own. ``seed``: of generated input, default the scenario's.
-    ``listeners`` are called with each event of the run, from several threads.
+    ``listeners`` are called with each event of the run, from several threads. ``tier``: ``real``, or ``kept`` to screen faster.
 
     It starts services of its own, unless ``shared`` lends it those of earlier runs, clean: ``with SharedStack() as shared``.
 
@@ -108,7 +110,7 @@ def run(
     loaded = scenario if isinstance(scenario, LoadedScenario) else load(scenario)
     if chaos is not None:
         loaded = with_chaos(loaded, chaos)
-    done = run_loaded(loaded, runs_dir=Path(runs_dir), seed=seed, listeners=list(listeners), shared=shared)
+    done = run_loaded(loaded, runs_dir=Path(runs_dir), seed=seed, listeners=list(listeners), tier=tier, shared=shared)
     return Run(loaded.scenario, done.verdict, done.run_dir)
 
 

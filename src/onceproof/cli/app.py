@@ -26,6 +26,7 @@ from onceproof.cli.options import (
     RunsDir,
     Seed,
     Stack,
+    Tier,
 )
 from onceproof.cli.output import Output, failing_well
 
@@ -93,6 +94,7 @@ def run(
     seed: Seed = None,
     stack: Stack = None,
     fresh_stack: FreshStack = False,
+    tier: Tier = "real",
     ci: Ci = False,
 ) -> None:
     """Run scenarios and judge their outputs.
@@ -121,6 +123,7 @@ def run(
             output=output,
             stack=stack,
             fresh_stack=fresh_stack,
+            tier=tier,
         )
         raise typer.Exit(code)
 
@@ -137,9 +140,7 @@ def qualify(
         Path | None, typer.Option("--continue", metavar="DIR", help="Continue the qualification of this directory.")
     ] = None,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit of this command: 90s, 10m, 1h30m.")] = "10m",
-    tries: Annotated[
-        int, typer.Option(metavar="N", help="Try a cell that holds at N batches, if time allows.", min=1)
-    ] = 3,
+    tries: Annotated[int, typer.Option(metavar="N", help="Try a cell that holds at N batches.", min=1)] = 3,
     as_json: Json = False,
     runs: Annotated[
         Path,
@@ -156,10 +157,9 @@ def qualify(
     tried with which verdict, and the strongest claim that held.
 
     The job first runs without faults. If that run does not hold, its findings
-    are the result, and no fault is tried.
-
-    Each cell is tried once; then, while time allows, cells that held are tried
-    again at other batches. The matrix counts the tries that hit: held 3/3.
+    are the result, and no fault is tried. Else each cell is tried once; then,
+    while time allows, cells that held are tried again at other batches. The
+    matrix counts the tries that hit: held 3/3.
 
     Exit code 1 if any run is violated, 3 if a reachable cell of the matrix was
     not tried or is inconclusive, 0 if every reachable cell held.

@@ -56,6 +56,15 @@ FreshStack = Annotated[
     typer.Option("--fresh-stack", help="Start new services for each run, instead of cleaning and reusing them."),
 ]
 
+Tier = Annotated[
+    str,
+    typer.Option(
+        "--tier",
+        metavar="TIER",
+        help="How the driver is killed and restarted. real: with its JVM. kept: its JVM is used again, faster, for screening.",
+    ),
+]
+
 RunsDir = Annotated[
     Path, typer.Option("--runs", metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
 ]

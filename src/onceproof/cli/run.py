@@ -24,6 +24,7 @@ from onceproof.reports.progress import Progress
 from onceproof.reports.report import PAGE_FILE, RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
+from onceproof.scenario.tiers import Tier, tier_of
 from onceproof.scenario_files.load import LoadedScenario, load_all, names
 from onceproof.stack.profiles import profile_of
 
@@ -45,11 +46,12 @@ def run_scenarios(
     output: Output,
     stack: str | None = None,
     fresh_stack: bool = False,
+    tier: str = "real",
 ) -> int:
     """Run the named scenarios, or all shipped ones; returns the exit code.
 
     ``files``: what `report_files` returned. ``stack``: what `profile_of` takes. Several scenarios share services, unless
-    ``fresh_stack``.
+    ``fresh_stack``. ``tier``: what `tier_of` takes.
 
     Raises `UsageError` before anything starts if any of them cannot run.
     """
@@ -62,14 +64,22 @@ def run_scenarios(
         raise UsageError("no scenario is named", hint=hint)
     if everything and stack is not None:
         raise UsageError("--all is not for an external stack", hint="name the scenarios to run there")
+    how = tier_of(tier)
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
+    consumers = [each.scenario.name for each in loaded if each.scenario.pipeline.consumers]
+    if how != "real" and consumers and not everything:
+        raise UsageError(
+            f"--tier {how} is for Spark jobs, but {consumers[0]} runs plain consumers", hint="leave it out"
+        )
     for _, file in files:
         write_file(file, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []
     with nullcontext() if fresh_stack or len(loaded) == 1 else shared_stack(loaded) as shared:
         for each in loaded:
-            results.append(_run_one(each, runs_dir, seed, output, shared))
+            results.append(
+                _run_one(each, runs_dir, seed, output, "real" if each.scenario.pipeline.consumers else how, shared)
+            )
             if isinstance(results[-1].error, Interrupted):
                 break
             if len(loaded) > 1:
@@ -189,14 +199,14 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output, *, fre
 
 
 def _run_one(
-    loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output, shared: SharedStack | None
+    loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output, tier: Tier, shared: SharedStack | None
 ) -> ScenarioResult:
     from onceproof.kinds.contract import kind_of
 
     scenario = loaded.scenario
     try:
         with Progress(output.console(), scenario.name, scenario.limits.deadline_s) as progress:
-            outcome = runs.run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress], shared=shared)
+            outcome = runs.run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress], tier=tier, shared=shared)
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
     except (OnceproofError, Interrupted) as error:

@@ -15,6 +15,7 @@ from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import SharedStackRecord, StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.tiers import Tier
 from onceproof.stack.external.names import RunNames, identity, prefixed
 from onceproof.stack.external.profile import StackProfile
 
@@ -35,6 +36,8 @@ class Execution:
     """Also note what the job commits (`onceproof.faults.survey`)."""
     shared: SharedStack | None = field(default=None, repr=False)
     """Lends it a stack that serves several executions; None: it starts services of its own."""
+    tier: Tier = "real"
+    """How the job is restarted after a kill, where that is possible."""
     number: int = 0
     """From 1 where several executions share services: makes their names there distinct."""
 
@@ -48,13 +51,14 @@ class Execution:
         *,
         survey: bool = False,
         shared: SharedStack | None = None,
+        tier: Tier = "real",
     ) -> Execution:
         """Make an execution with a new directory below ``runs_dir``. Raises `EnvironmentProblem` if it cannot be written."""
         directory = RunDir.create(runs_dir, scenario.name)
         timeline = Timeline(directory.events)
         for listener in listeners:
             timeline.listen(listener)
-        return cls(scenario, Path(path), directory, timeline, survey=survey, shared=shared)
+        return cls(scenario, Path(path), directory, timeline, survey=survey, tier=tier, shared=shared)
 
     def on(self, profile: StackProfile | None) -> Execution:
         """The same execution on an external stack (None: on its own services), with the names that its topics have there."""
@@ -88,6 +92,7 @@ class Execution:
             seed=self.scenario.seed,
             wall_start=self.timeline.wall_start,
             machine=machine(),
+            tier=self.tier,
         )
         if self.profile is not None:
             self.directory.update(stack_profile=self.profile.name)

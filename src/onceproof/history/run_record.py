@@ -183,6 +183,15 @@ class ExitRecord(Part):
     consumer: Annotated[str | None, Loose] = Field(None, description="the consumer, where there are several")
 
 
+class JvmRecord(Part):
+    """How one JVM of the job was started."""
+
+    start: Annotated[int | None, Loose] = Field(None, description="which start of the job it belongs to, from 0")
+    tier: Annotated[str | None, Loose] = Field(None, description="kept: the JVM of the start before; real: a new one")
+    how: Annotated[str | None, Loose] = Field(None, description="scripts: Spark's; direct: without them; kept")
+    why: Annotated[str | None, Loose] = Field(None, description="why not in the tier that was asked for")
+
+
 class FailureRecord(Part):
     causes: Annotated[list[str], Loose] = Field([], description="exceptions, the deepest first")
     foreign_address: Annotated[str | None, Loose] = Field(
@@ -194,6 +203,7 @@ class FailureRecord(Part):
 class JobRecord(Part):
     starts: Annotated[int, _count] = Field(1, description="how often the job was started")
     exits: Annotated[list[ExitRecord] | None, _objects_or_null] = Field(None, description="each exit of its process")
+    jvms: Annotated[list[JvmRecord], Loose] = Field([], description="how each of its JVMs was started")
     died_before_fault: Bool = Field(False, description="the job failed before any fault struck")
     given_up: Annotated[bool, Loose] = Field(False, description="the job was restarted too often without progress")
     traceback: TextOrNull = Field(None, description="the end of its log, if the run ended early")
@@ -344,6 +354,7 @@ class RunRecord(Part):
     shared_stack: Annotated[SharedStackRecord | None, Loose] = Field(
         None, description="its services also serve other executions; null: they were its own"
     )
+    tier: Annotated[str | None, Loose] = Field(None, description="how the job was to be restarted: real or kept")
     machine: Annotated[dict[str, str] | None, Loose] = Field(None, description="the machine of the run, for people")
     fed: Annotated[bool | None, Loose] = Field(None, description="all of the input was fed")
     drained: Bool = Field(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import queue
 import re
 import socket
 import socketserver
@@ -54,6 +55,7 @@ _TURN_S = 30.0
 _MEET_S = 5.0
 """How long the gate and the watcher wait for each other to report the same rename. It takes milliseconds."""
 
+_HELLO = re.compile(rb"hello (\d+)\n")
 _LINE = re.compile(r"(\d+) (\w+)(?:-(\w+))? ([a-z][a-z0-9+.-]*://[^/]*)?(/.*)")
 
 
@@ -72,6 +74,7 @@ class _Driver:
     """One JVM's connection."""
 
     connection: socket.socket
+    pid: int
     rules: frozenset[tuple[int, Point]]
     """Batches and points at which it waits."""
     first_state: dict[tuple[str, int], Path] = field(default_factory=dict)
@@ -79,6 +82,11 @@ class _Driver:
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
     """Query and batch -> the number of this driver's attempt at the batch, from 1."""
     gone: threading.Event = field(default_factory=threading.Event)
+    held: int = 0
+    """How many of its writers wait for a fault to strike."""
+    reply: Callable[[str], None] = lambda _line: None
+    outcome: queue.SimpleQueue[str] | None = None
+    """Where the answer to ``fence`` goes."""
 
 
 class CheckpointGate:
@@ -169,28 +177,68 @@ class CheckpointGate:
             if meeting.struck.wait(0.05) or driver.gone.is_set():
                 return
 
+    # -- a JVM that outlives its driver ---------------------------------------------------------------------------
+
+    def why_not_fenced(self, pid: int) -> str | None:
+        """Why the driver with this JVM cannot be ended by `fence`; None if it can."""
+        driver = self._driver_with(pid)
+        with self._lock:
+            queries = [query for query, by in self._driver_of.items() if by is driver]
+        if driver is None or not driver.held:
+            return "the kill is not at a write of the checkpoint, where the driver waits"
+        if len(queries) > 1:
+            return "the driver runs several queries, and only one of them waits"
+        if self._mirror is not None:
+            return "the checkpoint is in an object store"
+        if any((self._root / query / "state").exists() or (self._root / "state").exists() for query in queries):
+            return "the query keeps state"
+        return None
+
+    def fence(self, pid: int, log: Path) -> queue.SimpleQueue[str]:
+        """End the driver with this JVM, but keep the JVM: its writers fail, now and later. Returns where its answer will be.
+
+        Call it while the driver is held (`why_not_fenced`). The answer is ``kept PORT SECRET MIB`` or ``lost WHY``
+        (``Harness.java``). ``log`` is the file for what the JVM prints from then on.
+        """
+        driver = self._driver_with(pid)
+        outcome: queue.SimpleQueue[str] = queue.SimpleQueue()
+        if driver is None:
+            outcome.put("lost the JVM has ended")
+        else:
+            driver.outcome = outcome
+            driver.reply(f"fence {log.absolute()}")
+        return outcome
+
+    def _driver_with(self, pid: int) -> _Driver | None:
+        with self._lock:
+            return next((one for one in self._drivers if one.pid == pid and one.outcome is None), None)
+
     # -- messages of drivers --------------------------------------------------------------------------------------
 
     def _serve(self, connection: socketserver.StreamRequestHandler) -> None:
         rules = frozenset((batch, point) for batch, point in self._wanted() if point in _PLACES)
-        driver = _Driver(connection.connection, rules)
         answers = threading.Lock()
 
         def reply(line: str) -> None:
             with answers, contextlib.suppress(OSError):  # the driver may have been killed meanwhile
                 connection.wfile.write(f"{line}\n".encode())
 
+        driver = _Driver(connection.connection, 0, rules, reply=reply)
         try:
-            hello = connection.rfile.readline()
+            hello = _HELLO.fullmatch(connection.rfile.readline())
             with self._lock:
-                if self._closing.is_set() or not hello.startswith(b"hello "):
+                if self._closing.is_set() or hello is None:
                     return
+                driver.pid = int(hello[1])
                 self._drivers.add(driver)
             for batch, point in sorted(driver.rules):
                 for rule in _rules(batch, point):
                     reply(rule)
             reply("go")
             for line in connection.rfile:
+                if driver.outcome is not None and line.startswith((b"kept ", b"lost ")):
+                    driver.outcome.put(line.decode(errors="replace").rstrip("\n"))
+                    return
                 if line.endswith(b"\n"):  # else the driver was killed in the middle of the line
                     self._handle(driver, line.decode().rstrip("\n"), reply)
         except ConnectionError:
@@ -199,6 +247,8 @@ class CheckpointGate:
             self._on_failure(failure)
         finally:
             driver.gone.set()
+            if driver.outcome is not None:
+                driver.outcome.put("lost the JVM has ended")
             with self._lock:
                 self._drivers.discard(driver)
 
@@ -286,7 +336,13 @@ class CheckpointGate:
         try:
             if watched and point in _WATCHED:
                 meeting.watched.wait(_MEET_S)
-            release = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
+            with self._lock:
+                driver.held += 1
+            try:
+                release = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
+            finally:
+                with self._lock:
+                    driver.held -= 1
         except BaseException as failure:
             self._on_failure(failure)
         finally:

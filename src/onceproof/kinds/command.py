@@ -30,6 +30,7 @@ from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hinted_schedules
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline
+from onceproof.pipeline.tiers.kept import Tiers
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
@@ -198,6 +199,12 @@ class SparkJob:
             may_restart=lambda: self._controller.any_fired,
             progress=self._instruments.committed_batches,
             calm=lambda: self._controller.quiet,
+            tiers=Tiers(
+                execution.tier,
+                owner.scratch / "jvm",
+                self._instruments.gate,
+                never="its tasks run on a cluster" if stack.spark is not None else None,
+            ),
         )
 
     @contextmanager

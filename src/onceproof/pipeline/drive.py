@@ -149,6 +149,7 @@ class FeedLoop:
             "job": {
                 "starts": self._job.starts,
                 "exits": [{"start": e.start, "code": e.code, "at": e.at, "killed": e.killed} for e in self._job.exits],
+                "jvms": [asdict(jvm) for jvm in self._job.jvms()],
                 "died_before_fault": self._job.died_before_fault,
                 "given_up": self._job.given_up,
                 "traceback": self._traceback,

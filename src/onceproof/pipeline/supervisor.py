@@ -19,6 +19,9 @@ from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.pipeline.failure import causes, foreign_address
+from onceproof.pipeline.tiers import spark_home
+from onceproof.pipeline.tiers.kept import Keeper, Tiers
+from onceproof.pipeline.tiers.launcher import JvmStart, Launcher
 from onceproof.stack.processes import procfs
 from onceproof.stack.processes.owner import Owner, Service
 
@@ -81,7 +84,9 @@ class Pipeline:
         may_restart: Callable[[], bool],
         progress: Callable[[], int],
         calm: Callable[[], bool],
+        tiers: Tiers | None = None,
     ) -> None:
+        """``tiers``: how its JVMs are started; None: by Spark's own scripts."""
         self._command = list(command)
         self._env = dict(env)
         self._owner = owner
@@ -104,14 +109,20 @@ class Pipeline:
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._starts = 0
         self._killed = False
+        self._launcher: Launcher | None = None
+        self._keeper: Keeper | None = None
         self.exits: list[Exit] = []
         self.died_before_fault = False
         self.given_up = False
         self.failure: BaseException | None = None
+        if tiers is not None:
+            self._prepare(tiers)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        if self._launcher is not None:
+            self._launcher.start()
         self._launch()
         self._thread.start()
 
@@ -127,6 +138,10 @@ class Pipeline:
             service.stop(timeout_s=1.0)
         if self._thread.is_alive():
             self._thread.join(10)
+        if self._keeper is not None:
+            self._keeper.stop()
+        if self._launcher is not None:
+            self._launcher.close()
 
     @property
     def starts(self) -> int:
@@ -154,8 +169,11 @@ class Pipeline:
         start = self.current_start
         service = self._service
         if service is not None:
+            self._timeline.emit("job.kill", start=start)
             self._killed = True
-            service.kill()
+            held = self._freezes[service] > 0
+            if self._keeper is None or not self._keeper.keep(service, held_elsewhere=held):
+                service.kill()
         return start
 
     def take_over(self, *, stopped: bool) -> tuple[int, Service]:
@@ -269,6 +287,40 @@ class Pipeline:
             text = masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
         return Failure(causes(text), foreign_address(text, addresses), f"logs/driver-{self.current_start}.log")
 
+    # -- how its JVMs are started ---------------------------------------------------------------------------------
+
+    def jvms(self) -> list[JvmStart]:
+        """How each of its JVMs was started, as far as the harness was asked."""
+        return [] if self._launcher is None else list(self._launcher.starts)
+
+    def _prepare(self, tiers: Tiers) -> None:
+        """Put the harness's own ``spark-submit`` in the place of Spark's, where that is possible."""
+        kept = tiers.wanted == "kept"
+        why = spark_home.why_not(self._command, self._env, tiers.folder.parent)
+        if why is None:
+            if kept and tiers.never is None:
+                self._keeper = Keeper(
+                    tiers.folder,
+                    self._owner,
+                    tiers.gate,
+                    driver_of=self._driver_of,
+                    start_of_driver=lambda: self.current_start,
+                    log_of=self._log_of,
+                )
+            self._launcher = Launcher(
+                tiers.folder, self._timeline, start_of_driver=lambda: self.current_start, keeper=self._keeper
+            )
+            self._env["SPARK_HOME"] = str(self._launcher.home)
+        if kept and self._keeper is None:
+            self._timeline.emit("warning", message=f"tier kept is not used, every kill is real: {why or tiers.never}")
+
+    def _driver_of(self, session: int) -> Service | None:
+        service = self._service
+        return service if service is not None and service.pid == session else None
+
+    def _log_of(self, start: int) -> Path:
+        return self._logs / f"driver-{start}.log"
+
     # -- supervision ----------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
@@ -277,7 +329,7 @@ class Pipeline:
                 return
             number = self._starts
             self._service = self._owner.start(
-                f"driver-{number}", self._command, log=self._logs / f"driver-{number}.log", env=self._env, cwd=self._cwd
+                f"driver-{number}", self._command, log=self._log_of(number), env=self._env, cwd=self._cwd
             )
             self._killed = False
             self._starts += 1

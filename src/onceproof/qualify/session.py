@@ -168,10 +168,7 @@ class Session:
         tries: int = 1,
         shared: SharedStack | None = None,
     ) -> None:
-        """``profile``: that of ``progress.stack``. ``tries``: at how many batches each cell is tried, if the budget allows it.
-
-        ``shared`` lends all runs the same services; None: each starts its own.
-        """
+        """``profile``: that of ``progress.stack``. ``tries``: at how many batches a cell is tried. ``shared`` lends services to all runs."""
         self._tries = tries
         self._profile = profile
         self._shared = shared
@@ -217,8 +214,7 @@ class Session:
             raise
 
     def _work(self) -> Qualification:
-        first = self._run_without_faults()
-        if first.outcome is not Outcome.HELD:
+        if (first := self._run_without_faults()).outcome is not Outcome.HELD:
             return self._result(first, ended="the job does not hold without faults")
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         self._first_batches = job.first_batches()

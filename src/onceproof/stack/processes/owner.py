@@ -50,7 +50,6 @@ _REMOVE_DEADLINE_S = 2.0
 #: ENOSPC, as C, Java and Python spell it.
 _DISK_FULL = "No space left on device"
 
-
 _KILLED = (
     "no fault of the run did this, so the run shows nothing about the pipeline; `dmesg` lists the processes that the kernel "
     "killed because memory was short"
@@ -69,7 +68,16 @@ class Service:
         self.start_ticks = stat.start_ticks
         self._process = process
         self._stop_signal = stop_signal
+        self._leaders = {self.pid: self.start_ticks}
         self._gone = False
+
+    def adopt(self, other: Service) -> None:
+        """Let the session of ``other`` count as this one's: it is stopped, resumed and killed with it."""
+        self._leaders[other.pid] = other.start_ticks
+
+    def release(self, other: Service) -> None:
+        """Undo `adopt`."""
+        self._leaders.pop(other.pid, None)
 
     @property
     def returncode(self) -> int | None:
@@ -175,20 +183,19 @@ class Service:
             return ""
 
     def _sessions(self) -> set[int]:
-        """The id of this service's session; empty once the session has ended and its id may belong to another.
+        """The ids of this service's sessions, without those that have ended and whose id may belong to another.
 
         The kernel does not reuse a pid that is still the id of a session, so a leader with another start time means that
         this session has ended.
         """
-        leader = procfs.stat(self.pid)
-        ended = self._gone or (leader is not None and leader.start_ticks != self.start_ticks)
-        return set() if ended else {self.pid}
+        leaders = [(pid, procfs.stat(pid), ticks) for pid, ticks in list(self._leaders.items()) if not self._gone]
+        return {pid for pid, leader, ticks in leaders if leader is None or leader.start_ticks == ticks}
 
     def _signal_session(self, number: signal.Signals) -> None:
-        for sid in self._sessions():
+        if sessions := self._sessions():
             for pid in psutil.pids():
                 with suppress(ProcessLookupError, PermissionError):
-                    if os.getsid(pid) == sid:
+                    if os.getsid(pid) in sessions:
                         os.kill(pid, number)
 
     def __repr__(self) -> str:
@@ -225,14 +232,14 @@ class Owner:
         log: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | int | None = None,
         user: str | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> Service:
         """Start ``argv`` as the leader of a new session; append its stdout and stderr to ``log``.
 
         ``env`` is the complete environment, as in `subprocess`; None inherits the harness's. ``stdin`` is what the process
-        reads (suitable for secrets); None is an empty input. ``user`` (root only) runs it as that user, without the
+        reads (suitable for secrets), or a file descriptor, which stays open here; None is an empty input. ``user`` (root only) runs it as that user, without the
         harness's groups. ``stop_signal`` asks it to stop; SIGKILL for a process that has nothing worth saving.
         Raises `EnvironmentProblem` if the program does not exist or may not be executed.
         """
@@ -426,8 +433,11 @@ def _stop_together(services: list[Service], deadline: float) -> None:
 
 
 @contextmanager
-def _as_stdin(content: bytes | None) -> Iterator[int]:
+def _as_stdin(content: bytes | int | None) -> Iterator[int]:
     """A file descriptor from which a process reads ``content``; in memory only, because it may be a password."""
+    if isinstance(content, int):
+        yield content
+        return
     fd = os.open(os.devnull, os.O_RDONLY) if content is None else os.memfd_create("stdin")
     try:
         if content is not None:

@@ -28,8 +28,13 @@ import java.util.regex.Pattern;
  * authority unless it is local; an ID other than 0 asks for
  * {@code go ID}, and the writer waits for it. {@code 0 trigger-MS FOLDER}: the query with that
  * offset log, whose own trigger interval is MS milliseconds, waits less from now on ({@link Trigger}); {@code 0 mode-MODE
- * FOLDER}: it runs in a mode without a log entry before and after each batch ({@link Modes}). There is no time limit: when the harness dies, however it dies, the kernel
- * closes its socket, and every writer continues. Without a harness nothing is sent and no writer waits.
+ * FOLDER}: it runs in a mode without a log entry before and after each batch ({@link Modes}). There is no time limit: when
+ * the harness dies, however it dies, the kernel closes its socket, and every writer continues. Without a harness nothing is
+ * sent and no writer waits.
+ *
+ * <p>{@code fence LOG} ends this attempt as if the JVM had been killed, but keeps the JVM: from then on every write of the
+ * attempt fails, those that wait too. Then {@link Reuse} makes the JVM ready for another driver, whose output goes to the file
+ * LOG, and the JVM sends {@code kept PORT SECRET MIB} or {@code lost WHY}. The next driver has a connection of its own.
  */
 final class Harness {
     private static final Map<String, Harness> KNOWN = new ConcurrentHashMap<>();
@@ -43,6 +48,7 @@ final class Harness {
     private final LinkedBlockingQueue<String> unsent = new LinkedBlockingQueue<>();
     private final long mostWaitMs;
     private volatile boolean connected;
+    private volatile boolean fenced;
 
     /** @param mostWaitMs the longest time that a query may wait for its next trigger */
     static Harness at(String socket, long mostWaitMs) {
@@ -65,6 +71,7 @@ final class Harness {
      * @param server empty for a local folder, else what comes before the path: {@code s3a://bucket}
      */
     void opened(String server, Path folder) {
+        refuseIfFenced();
         String name = String.valueOf(folder.getFileName());
         if (name.equals("offsets") || name.equals("commits")) {
             String mode = Modes.opening();
@@ -73,10 +80,12 @@ final class Harness {
             }
             send("open", server, folder, true);
         }
+        refuseIfFenced();
     }
 
     /** A write reached {@code moment}: create, rename (about to be renamed) or renamed. Returns when it may continue. */
     void reached(String moment, String server, Path file) {
+        refuseIfFenced();
         String place = connected ? place(file) : null;
         if (place == null) {
             return;
@@ -94,6 +103,29 @@ final class Harness {
         if (park || !place.startsWith("state") && !moment.equals("rename")) {
             send(moment, server, file, park);
         }
+        refuseIfFenced();
+    }
+
+    private void refuseIfFenced() {
+        if (fenced) {
+            Harness.<RuntimeException>raise(new IOException("onceproof has ended this driver as if it had been killed"));
+        }
+    }
+
+    /** Spark's interface declares no exception, but its callers expect an IOException. */
+    @SuppressWarnings("unchecked")
+    private static <E extends Throwable> void raise(Throwable failure) throws E {
+        throw (E) failure;
+    }
+
+    private void fence(String socket, String log) {
+        fenced = true;
+        waiting.values().forEach(CountDownLatch::countDown);
+        daemon("onceproof-reuse", () -> {
+            String outcome = Reuse.prepare(log);
+            KNOWN.remove(socket, this); // not earlier: a leftover of this attempt would get a new, open connection
+            unsent.add(outcome + "\n");
+        });
     }
 
     /**
@@ -156,6 +188,8 @@ final class Harness {
                     if (go != null) {
                         go.countDown();
                     }
+                } else if (line.startsWith("fence ")) {
+                    fence(socket, line.substring("fence ".length()));
                 }
             }
         } catch (IOException | RuntimeException disconnected) {
@@ -165,9 +199,11 @@ final class Harness {
             connected = false;
             waiting.values().forEach(CountDownLatch::countDown);
             greeted.countDown();
-            System.err.println("onceproof: "
-                    + (hadConnected ? "the connection to the harness has ended" : "no harness answers at " + socket)
-                    + "; this driver now writes its checkpoint without waiting for faults");
+            if (!fenced) {
+                System.err.println("onceproof: "
+                        + (hadConnected ? "the connection to the harness has ended" : "no harness answers at " + socket)
+                        + "; this driver now writes its checkpoint without waiting for faults");
+            }
         }
     }
 
