@@ -1,0 +1,219 @@
+"""From an executed schedule to its verdict: the same judge as for any run, once for each distinct outcome.
+
+The digest of an outcome covers everything that the judge reads, except numbers that only name things (transactions, log
+positions, the times of a clock) and which faults struck. Times are in it by their order: which commit was before which log
+write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onceproof.base.timeline import Timeline
+from onceproof.expectation.ask import ask_oracle
+from onceproof.expectation.decode import decode_topics
+from onceproof.faults.evidence.item import to_row
+from onceproof.history.execution import Execution
+from onceproof.history.memory import MemoryTables
+from onceproof.history.run_directory import RunDir
+from onceproof.history.writer import HistoryWriter
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import judge, write_verdict
+from onceproof.run import execute
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.warm.tier import Executed, WarmTier
+
+#: Columns of rows whose values differ from execution to execution of the same schedule.
+_NAMES = ("xid", "lsn", "commit_time_us", "planned_at", "committed_at")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdict on an outcome."""
+
+    outcome: Outcome
+    anomalies: dict[str, int] = field(default_factory=dict)
+    """Anomaly -> rows that violate the claim."""
+    reason: str = ""
+    run: str | None = None
+    """The run directory that was judged, relative to that of the exploration."""
+
+    def signature(self) -> tuple[str, ...]:
+        return (self.outcome.value, *sorted(self.anomalies))
+
+
+def digest(executed: Executed) -> str:
+    """A text that is equal for two executions exactly if the judge must say the same of both."""
+    tables = executed.tables
+    masked = {
+        name: [{k: v for k, v in row.items() if k not in _NAMES} for row in tables.rows(name)]
+        for name in ("output", "batches", "progress")
+    }
+    # Positions, not content: a row's place in its table is not part of a table's content.
+    masked["snapshot"] = sorted(tables.rows("snapshot"), key=lambda row: (row["output"], row["content"]))
+    facts = {
+        **masked,
+        "order": _order(executed),
+        "ended": executed.ended,
+        "errors": len(executed.errors),
+        "open": executed.open_watermark,
+        "starts": executed.starts,
+        "outputs": {name: record.to_json() for name, record in executed.outputs.items()},
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _order(executed: Executed) -> list[str]:
+    """The commits of outputs and the log writes, in the order of their times."""
+    written = {row["commit_order"] for row in executed.tables.rows("output")}
+    moments = [
+        (row["commit_time_us"] / 1e6 - executed.wall_start, f"commit {row['commit_order']}")
+        for row in executed.tables.rows("commits")
+        if row["commit_order"] in written
+    ]
+    moments += [(at, f"{point} {batch} {start}") for at, point, batch, start in executed.points]
+    return [what for _, what in sorted(moments)]
+
+
+class Judge:
+    """Judges executed schedules, and keeps the run directory of each distinct outcome in ``folder``."""
+
+    def __init__(self, tier: WarmTier, execution: Execution, folder: Path) -> None:
+        self._tier = tier
+        self._execution = execution
+        self._folder = folder
+        self._known: dict[str, Judged] = {}
+        self._number = 0
+
+    @property
+    def distinct(self) -> int:
+        """How many outcomes were judged; all others are equal to one of them."""
+        return len(self._known)
+
+    def judge(self, executed: Executed, faults: list[FaultSpec]) -> Judged:
+        """The verdict on the outcome of a schedule in which every fault struck."""
+        key = digest(executed)
+        if key not in self._known:
+            self._known[key] = self._judge(executed, faults)
+        return self._known[key]
+
+    def _judge(self, executed: Executed, faults: list[FaultSpec]) -> Judged:
+        self._number += 1
+        directory = RunDir.below(self._folder / f"{self._number:04d}")
+        verdict = judged_run(self._tier, self._execution, executed, faults, directory)
+        return Judged(
+            verdict.outcome,
+            verdict.anomalies(),
+            verdict.reasons[0] if verdict.reasons else "",
+            str(directory.path.relative_to(self._execution.directory.path)),
+        )
+
+
+def judged_run(
+    tier: WarmTier, execution: Execution, executed: Executed, faults: list[FaultSpec], directory: RunDir
+) -> Verdict:
+    """Store an executed schedule as a run, and judge it."""
+    scenario = execution.scenario.model_copy(update={"chaos": list(faults)})
+    timeline = Timeline(directory.events)
+    try:
+        one = Execution(scenario, execution.path, directory, timeline)
+        one.begins()
+        directory.update(wall_start=executed.wall_start, versions=tier.versions)
+        _copy_tables(execution.directory, directory)
+        with HistoryWriter(directory.path) as writer:
+            tier.shared.write(writer)
+            executed.tables.write(writer)
+            writer.append("faults", _fault_rows(executed, faults))
+        directory.update(**_facts(tier, executed))
+        decode_topics(scenario, one.here, directory)
+        one.observed()
+        ask_oracle(one, execute)
+    finally:
+        timeline.close()
+    verdict = judge(directory.path)
+    write_verdict(directory.path, verdict)
+    return verdict
+
+
+def _copy_tables(of: RunDir, to: RunDir) -> None:
+    for path in of.tables.glob("*.parquet"):
+        shutil.copyfile(path, to.tables / path.name)
+
+
+def _facts(tier: WarmTier, executed: Executed) -> dict[str, Any]:
+    """The fields of ``run.json`` about the feed and the job."""
+    drained = executed.ended and _covers(executed.tables, tier.ends)
+    note = None if drained else "; ".join(executed.errors[-1:]) or "the query ended before the end of its input"
+    return {
+        "fed": True,
+        "drained": drained,
+        "drain_note": note,
+        "stuck": False,
+        "nudged": False,
+        "never_reads": False,
+        "open_watermarks": {},
+        "outputs": executed.outputs,
+        "ends": tier.ends,
+        "job": {
+            "starts": executed.starts,
+            "exits": [],
+            "died_before_fault": not executed.ended and not executed.fired,
+            "given_up": not executed.ended,
+            "traceback": note,
+        },
+    }
+
+
+def _covers(tables: MemoryTables, ends: Mapping[str, Mapping[int, int]]) -> bool:
+    """Whether recorded progress is at the end of the input."""
+    done = {(row["topic"], row["partition"]): row["end_offset"] for row in tables.rows("progress")}
+    return all(
+        done.get((topic, partition), 0) >= end for topic, of in ends.items() for partition, end in of.items()
+    )
+
+
+def _fault_rows(executed: Executed, faults: list[FaultSpec]) -> list[dict[str, Any]]:
+    rows = []
+    for index, fault in enumerate(faults):
+        fired = executed.fired[index] if index < len(executed.fired) else None
+        evidence = (
+            f"warm: the attempt ended at {fault.at.point} of batch {fault.at.batch}, and the query was started again"
+            if fired is not None
+            else "warm: this point was not reached"
+        )
+        rows.append(
+            {
+                "index": index,
+                "fault": fault.fault,
+                "target": fault.target,
+                "query": executed.query,
+                **fault.at.described(),
+                "armed_at": 0.0,
+                "fired_at": fired,
+                "hit": fired is not None,
+                "healed_at": fired,
+                **to_row([evidence]),
+            }
+        )
+    return rows
+
+
+def reduced(scenario: Scenario, rows_per_batch: int, batches: int) -> Scenario:
+    """The scenario without its faults, with an input of ``batches`` chunks of at most ``rows_per_batch`` records."""
+    inputs = [
+        spec.model_copy(
+            update={
+                "chunks": batches,
+                "rows": batches * min(rows_per_batch, (spec.rows or rows_per_batch * batches) // batches or 1),
+            }
+        )
+        for spec in scenario.input
+    ]
+    return scenario.model_copy(update={"input": inputs, "chaos": []})
