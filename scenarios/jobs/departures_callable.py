@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common import departures, plain_append
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from onceproof.sinks.postgres import PostgresAppend
 
@@ -12,7 +12,8 @@ _COLUMNS = ["src_partition", "src_offset", "carrier", "flight", "tailnum", "orig
 
 
 def _flights(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
-    return departures(spark, kafka, topic).select(*_COLUMNS)
+    flights: DataFrame = departures(spark, kafka, topic).select(*_COLUMNS)
+    return flights
 
 
 def effectively_once(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,10 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge, write_verdict
 from onceproof.run import execute
 from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import Executed, WarmTier
+
+Specs = Callable[[Sequence[Strike]], list[FaultSpec]]
 
 #: Columns of rows whose values differ from execution to execution of the same schedule.
 _NAMES = ("xid", "lsn", "commit_time_us", "planned_at", "committed_at")
@@ -42,16 +45,13 @@ class Judged:
     """Anomaly -> rows that violate the claim."""
     reason: str = ""
     run: str | None = None
-    """The run directory that was judged, relative to that of the exploration."""
-
-    def signature(self) -> tuple[str, ...]:
-        return (self.outcome.value, *sorted(self.anomalies))
+    """The run directory that was judged."""
 
 
 def digest(executed: Executed) -> str:
     """A text that is equal for two executions exactly if the judge must say the same of both."""
     tables = executed.tables
-    masked = {
+    masked: dict[str, Any] = {
         name: [{k: v for k, v in row.items() if k not in _NAMES} for row in tables.rows(name)]
         for name in ("output", "batches", "progress")
     }
@@ -85,35 +85,32 @@ def _order(executed: Executed) -> list[str]:
 class Judge:
     """Judges executed schedules, and keeps the run directory of each distinct outcome in ``folder``."""
 
-    def __init__(self, tier: WarmTier, execution: Execution, folder: Path) -> None:
+    def __init__(self, tier: WarmTier, execution: Execution, folder: Path, specs: Specs) -> None:
+        """``specs`` gives the faults that an ordinary run of a schedule would have: the judge reads them."""
+        self._specs = specs
         self._tier = tier
         self._execution = execution
         self._folder = folder
         self._known: dict[str, Judged] = {}
-        self._number = 0
 
     @property
     def distinct(self) -> int:
         """How many outcomes were judged; all others are equal to one of them."""
         return len(self._known)
 
-    def judge(self, executed: Executed, faults: list[FaultSpec]) -> Judged:
+    def judge(self, executed: Executed) -> Judged:
         """The verdict on the outcome of a schedule in which every fault struck."""
         key = digest(executed)
         if key not in self._known:
-            self._known[key] = self._judge(executed, faults)
+            self._known[key] = self._judge(executed)
         return self._known[key]
 
-    def _judge(self, executed: Executed, faults: list[FaultSpec]) -> Judged:
-        self._number += 1
-        directory = RunDir.below(self._folder / f"{self._number:04d}")
+    def _judge(self, executed: Executed) -> Judged:
+        directory = RunDir.below(self._folder / f"{len(self._known) + 1:04d}")
+        faults = self._specs(executed.strikes)
         verdict = judged_run(self._tier, self._execution, executed, faults, directory)
-        return Judged(
-            verdict.outcome,
-            verdict.anomalies(),
-            verdict.reasons[0] if verdict.reasons else "",
-            str(directory.path.relative_to(self._execution.directory.path)),
-        )
+        reason = verdict.reasons[0].partition("\n")[0] if verdict.reasons else ""
+        return Judged(verdict.outcome, verdict.anomalies(), reason, str(directory.path))
 
 
 def judged_run(
@@ -174,9 +171,7 @@ def _facts(tier: WarmTier, executed: Executed) -> dict[str, Any]:
 def _covers(tables: MemoryTables, ends: Mapping[str, Mapping[int, int]]) -> bool:
     """Whether recorded progress is at the end of the input."""
     done = {(row["topic"], row["partition"]): row["end_offset"] for row in tables.rows("progress")}
-    return all(
-        done.get((topic, partition), 0) >= end for topic, of in ends.items() for partition, end in of.items()
-    )
+    return all(done.get((topic, partition), 0) >= end for topic, of in ends.items() for partition, end in of.items())
 
 
 def _fault_rows(executed: Executed, faults: list[FaultSpec]) -> list[dict[str, Any]]:

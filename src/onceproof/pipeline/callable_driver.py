@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from onceproof.base.user_code import load_function
 
@@ -27,13 +27,18 @@ def arguments(words: Sequence[str]) -> dict[str, str | bool]:
     for word in words:
         name, equals, value = word.partition("=")
         if not name.startswith("--"):
-            raise ValueError(f"{word!r} is not an argument of the function: write it under pipeline.args as NAME: VALUE")
+            raise ValueError(
+                f"{word!r} is not an argument of the function: write it under pipeline.args as NAME: VALUE"
+            )
         found[name[2:].replace("-", "_")] = value if equals else True
     return found
 
 
-def session() -> SparkSession:
-    """The session of the driver: two local cores, unless the environment names another master; and settings for a fair order."""
+def session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of the driver: two local cores, unless the environment names another master; and settings for a fair order.
+
+    ``settings`` are further ones.
+    """
     builder = SparkSession.builder.appName("onceproof-callable")
     if "MASTER" not in os.environ:
         builder = builder.master("local[2]")
@@ -43,6 +48,7 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         # One task must stay one topic partition, in the same order on every replay.
         .config("spark.sql.adaptive.streaming.stateless.enabled", "false")
+        .config(map=dict(settings or {}))
         .getOrCreate()
     )
 
@@ -51,7 +57,7 @@ def build(function: Callable[..., Any], spark: SparkSession, args: Mapping[str, 
     """What the function returns, with the checkpoint's folder set. Raises `TypeError` if it is not a `DataStreamWriter`."""
     module = sys.modules.get(function.__module__)
     if module is not None:  # a task's Python worker cannot import it by its name
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     writer = function(spark, **args)
     if not isinstance(writer, DataStreamWriter):
         raise TypeError(

@@ -15,14 +15,21 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from onceproof.scenario.points import Point
 from onceproof.sinks import failpoints
 from onceproof.warm.attempts import Attempts, Crash
 
-#: A long poll of the Kafka source delays the first batch after each start by half a second.
-_FETCH_WAIT_MS = 10
+_SOURCE = {
+    # The default long poll delays the first batch after each start by half a second.
+    "kafka.fetch.max.wait.ms": 10,
+    # Spark keeps its consumers by group and partition, and gives each start of a query a group of its own. It assigns
+    # partitions itself and commits no offsets to the group, so that schedules can share consumers.
+    "kafka.group.id": "onceproof-warm",
+    # Registering a client's metrics costs more than a batch reads.
+    "kafka.auto.include.jmx.reporter": "false",
+}
 
 
 @dataclass(frozen=True)
@@ -67,9 +74,9 @@ def _limit_source(records: int) -> None:
         self._onceproof_format = source
         return plain_format(self, source)
 
-    def load(self: Any, path: Any = None, format: Any = None, schema: Any = None, **options: Any) -> DataFrame:  # noqa: A002
+    def load(self: Any, path: Any = None, format: Any = None, schema: Any = None, **options: Any) -> DataFrame:
         if (format or getattr(self, "_onceproof_format", None)) == "kafka" and _current.here is not None:
-            options |= {"maxOffsetsPerTrigger": records, "kafka.fetch.max.wait.ms": _FETCH_WAIT_MS}
+            options |= {"maxOffsetsPerTrigger": records, **_SOURCE}
         return plain_load(self, path, format, schema, **options)
 
     DataStreamReader.format, DataStreamReader.load = format_, load  # type: ignore[method-assign]
@@ -94,7 +101,7 @@ def _wrap_foreach_batch() -> None:
 
         return plain(self, wrapped)
 
-    DataStreamWriter.foreachBatch = foreach_batch  # type: ignore[method-assign]
+    DataStreamWriter.foreachBatch = foreach_batch  # type: ignore[method-assign, assignment]
 
 
 def _watch_failpoints() -> None:

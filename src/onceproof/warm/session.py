@@ -30,6 +30,22 @@ from onceproof.warm.loading import load_anew
 _MOST_FAILURES = 6
 _LONGEST_ERROR = 2_000
 
+#: They change how much Spark computes for a batch of a few rows, not what it computes.
+_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "1",
+    "spark.sql.streaming.ui.enabled": "false",
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "100",
+    "spark.ui.retainedJobs": "1",
+    "spark.ui.retainedStages": "1",
+    "spark.ui.retainedTasks": "1",
+    "spark.locality.wait": "0",
+}
+
 
 class Session:
     """Executes schedules. Each has its own checkpoint, and with it its own query, and its own arguments."""
@@ -97,7 +113,7 @@ def _close(attempts: Attempts) -> None:
 def main(harness: str, gate_path: str, function: str, at_once: int, last_batch: int, records: int) -> None:
     gate = SessionGate(Path(gate_path), range(last_batch + 1))
     gate.start()
-    spark = callable_driver.session()
+    spark = callable_driver.session(_SETTINGS)
     spark.sparkContext.setLogLevel("OFF")  # each fault would log a long trace
     hooks.install(records)
     session = Session(spark, gate, function)

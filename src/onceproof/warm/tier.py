@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import psutil
 
@@ -168,7 +168,8 @@ class WarmTier:
 
     def session_rss_mib(self) -> float:
         """Resident memory of the session: its Python and its JVM."""
-        return sum(process.memory_info().rss for process in self._session.members() if process.is_running()) / 2**20
+        processes = [process for process in self._session.members() if process.is_running()]
+        return float(sum(process.memory_info().rss for process in processes) / 2**20)
 
     def execute(self, schedules: Iterable[Sequence[Strike]]) -> Iterator[Executed]:
         """Execute schedules; each is yielded some time after it has ended, in any order. Raises `EnvironmentProblem`."""
@@ -200,7 +201,8 @@ class WarmTier:
         execution, scenario = self._execution, self._scenario
         start = kind_of(scenario).fetch(scenario, survey=False)
         self._owner = self._closing.enter_context(Owner())
-        self._stack = stack = start(self._owner, execution.directory.path, execution.timeline)
+        services = start(self._owner, execution.directory.path, execution.timeline)
+        self._stack = stack = cast(Stack, services)
         self.versions = dict(stack.versions())
         if stack.checkpoint_jar is None:
             raise Unavailable("the checkpoint file system does not fit this Spark (see `onceproof doctor`)")
@@ -223,13 +225,16 @@ class WarmTier:
         assert stack.postgres is not None and stack.checkpoint_jar is not None
         hidden = {"postgres.password": stack.postgres.password}
         pipeline = self._scenario.pipeline
+        own = {name: fill(value, {**values, **hidden}) for name, value in pipeline.env.items()}
+        # Many short jobs in one JVM on few cores: threads of a parallel collector would only compete with them.
+        own["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, ["-XX:+UseSerialGC", own.get("SPARK_SUBMIT_OPTS")]))
         environment = job_environment(
             class_path=stack.spark_class_path,
             archive=stack.spark_archive,
             scratch=scratch,
             passfile=stack.postgres.passfile,
             failpoints=None,
-            own={name: fill(value, {**values, **hidden}) for name, value in pipeline.env.items()},
+            own=own,
             secrets=pipeline.secrets,
             checkpoint=CheckpointFiles(stack.checkpoint_jar, gate),
         )
@@ -238,7 +243,14 @@ class WarmTier:
         listener.listen(1)
         listener.settimeout(1.0)
         function = fill(pipeline.callable or "", values)
-        words = [here, gate, function, str(self._at_once), str(self._last_batch), str(self._records_per_batch())]
+        words = [
+            str(here),
+            str(gate),
+            function,
+            str(self._at_once),
+            str(self._last_batch),
+            str(self._records_per_batch()),
+        ]
         self._session = self._owner.start(
             "warm-session",
             [sys.executable, "-m", "onceproof.warm.session", *words],
@@ -384,10 +396,9 @@ class WarmTier:
             raise self._died()
         return answer
 
-    def _died(self) -> EnvironmentProblem:
-        return EnvironmentProblem(
-            f"the warm session has ended:\n{self._session.log_tail()}",
-            hint="a job that ends its process, or needs more memory than there is, cannot be warmed",
+    def _died(self) -> Unavailable:
+        return Unavailable(
+            f"the warm session has ended: a job that ends its process cannot be warmed; its log: {self._session.log}"
         )
 
 
