@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,8 +20,9 @@ ORDER = (
     Point.AFTER_COMMIT_LOG,
 )
 MOST_FAULTS = 5
-_DRAWS_PER_SCHEDULE = 50
-"""Draws for each random schedule that is wanted, at most: a small space holds fewer distinct ones than are wanted."""
+_MOST_ROUNDS = 25
+"""Rounds of draws, at most: a small space holds fewer distinct schedules than are wanted."""
+_LEAST_DRAWS = 50
 
 
 @dataclass(frozen=True, order=True)
@@ -85,32 +85,38 @@ def random_schedules(all_places: Sequence[Place], number: int, seed_: int) -> li
     """``number`` distinct schedules of up to `MOST_FAULTS` faults that a run can reach, drawn by Hypothesis; fewer if there are
     not as many.
 
-    Each draw chooses the number of faults, then each fault among all places, and puts them into the order in which they can
-    strike. The same seed gives the same schedules.
+    Each draw is a list of places, brought into the order of their batches; within a batch it is the order of the draw. The same
+    seed gives the same schedules.
     """
     found: dict[tuple[Place, ...], None] = {}
-    faults = st.lists(st.sampled_from(all_places), min_size=1, max_size=MOST_FAULTS)
+    for round_ in range(_MOST_ROUNDS):
+        before = len(found)
+        for faults in _drawn(all_places, max(2 * number, _LEAST_DRAWS), seed_ * _MOST_ROUNDS + round_):
+            if not isinstance(scheduled(faults), str):
+                found.setdefault(faults)
+        if len(found) >= number or len(found) == before:
+            break
+    return list(found)[:number]
+
+
+def _drawn(all_places: Sequence[Place], draws: int, seed_: int) -> list[tuple[Place, ...]]:
+    drawn: list[tuple[Place, ...]] = []
 
     @seed(seed_)
     @settings(
-        max_examples=number * _DRAWS_PER_SCHEDULE,
+        max_examples=draws,
         database=None,
         deadline=None,
         phases=[Phase.generate],
         verbosity=Verbosity.quiet,
         suppress_health_check=list(HealthCheck),
     )
-    @given(faults, st.randoms(use_true_random=False))
-    def draw(drawn: list[Place], shuffle: random.Random) -> None:
-        if len(found) >= number:
-            return
-        shuffle.shuffle(drawn)
-        ordered = tuple(sorted(drawn, key=lambda place: place.batch))
-        if not isinstance(scheduled(ordered), str):
-            found.setdefault(ordered)
+    @given(st.lists(st.sampled_from(all_places), min_size=1, max_size=MOST_FAULTS))
+    def draw(faults: list[Place]) -> None:
+        drawn.append(tuple(sorted(faults, key=lambda place: place.batch)))
 
     draw()
-    return list(found)
+    return drawn
 
 
 def text_of(faults: Sequence[Place]) -> str:

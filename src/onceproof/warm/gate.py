@@ -32,6 +32,7 @@ class SessionGate:
     """Serves the socket at ``path`` (see `LineServer`). The driver waits at every log write of ``batches``."""
 
     def __init__(self, path: Path, batches: Iterable[int]) -> None:
+        self.path = path
         self._rules = [f"park {log} {batch} {moment}" for batch in batches for log, moment in POINTS]
         self._schedules: dict[Path, Attempts] = {}
         self._lock = threading.Lock()
