@@ -40,6 +40,8 @@ class State(StrEnum):
     VIOLATED = "violated"
     INCONCLUSIVE = "inconclusive"
     NOT_EXERCISED = "not exercised"
+    N_A = "n/a"
+    """This job does not reach the point in this attempt: the attempt went on to its end without it."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,13 @@ class Verdicts:
     """Its run directory."""
     hit: bool = True
     """Whether every fault hit."""
+    absent: bool = False
+    """Whether the attempt at which the next fault was due went on to its end without that point."""
 
     @property
     def state(self) -> State:
         if not self.hit:
-            return State.NOT_EXERCISED
+            return State.N_A if self.absent else State.NOT_EXERCISED
         return State(self.verdict) if self.verdict in ("held", "violated") else State.INCONCLUSIVE
 
     def same_as(self, other: Verdicts) -> bool:

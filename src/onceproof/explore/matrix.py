@@ -137,7 +137,8 @@ def _lines(result: Exploration) -> Iterator[str]:
     if (sampled := _interval(result)) is not None:
         low, high = sampled["from"], sampled["to"]
         yield f"violated: {sampled['violated']} of {sampled['of']} (95 % interval {low:.1%} to {high:.1%}, Wilson): {_SAMPLING}"
-    others = [f for f, found in result.results.items() if found.state in (State.INCONCLUSIVE, State.NOT_EXERCISED)]
+    unclear = (State.INCONCLUSIVE, State.NOT_EXERCISED, State.N_A)
+    others = [faults for faults, found in result.results.items() if found.state in unclear]
     for faults in others[:_SHOWN]:
         found = result.results[faults]
         yield f"{found.state}: {text_of(faults)}: {found.why}"

@@ -1,8 +1,10 @@
 """From an executed schedule to its verdict: the same judge as for any run, once for each distinct outcome.
 
-The digest of an outcome covers everything that the judge reads, except numbers that only name things (transactions, log
-positions, the times of a clock) and which faults struck. Times are in it by their order: which commit was before which log
-write.
+The digest of an outcome covers everything that the judge reads, except numbers that only name things: transactions, log
+positions, and the times of a clock. Times are in it by their order: which commit was before which log write, and before which
+fault. An outcome that held is also what holds for all executions with the same rows in the same commits and batches, whatever
+faults struck there: a row that is right needs no explanation. One that did not is judged for each digest with its faults, since
+the judge looks there for the cause.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ Specs = Callable[[Sequence[Strike]], list[FaultSpec]]
 
 #: Columns of rows whose values differ from execution to execution of the same schedule.
 _NAMES = ("xid", "lsn", "commit_time_us", "planned_at", "committed_at")
+#: Columns that name starts of the driver: with the faults, they say how an outcome came about.
+_STARTS = ("planned_by", "committed_by")
 
 
 @dataclass(frozen=True)
@@ -48,37 +52,47 @@ class Judged:
     """The run directory that was judged."""
 
 
-def digest(executed: Executed) -> str:
-    """A text that is equal for two executions exactly if the judge must say the same of both."""
+def digest(executed: Executed, *, cause: bool) -> str:
+    """A text that is equal for two executions if the judge says the same of both.
+
+    ``cause``: also if it has to explain what is wrong, so that starts of the driver and faults count.
+    """
     tables = executed.tables
+    left_out = _NAMES if cause else (*_NAMES, *_STARTS)
     masked: dict[str, Any] = {
-        name: [{k: v for k, v in row.items() if k not in _NAMES} for row in tables.rows(name)]
+        name: [{k: v for k, v in row.items() if k not in left_out} for row in tables.rows(name)]
         for name in ("output", "batches", "progress")
     }
     # Positions, not content: a row's place in its table is not part of a table's content.
     masked["snapshot"] = sorted(tables.rows("snapshot"), key=lambda row: (row["output"], row["content"]))
     facts = {
         **masked,
-        "order": _order(executed),
+        "order": _order(executed, cause=cause),
         "ended": executed.ended,
-        "errors": len(executed.errors),
+        "failed": bool(executed.errors) and not executed.ended,
         "open": executed.open_watermark,
-        "starts": executed.starts,
+        "cause": [[str(strike) for strike in executed.strikes], executed.starts] if cause else None,
         "outputs": {name: record.to_json() for name, record in executed.outputs.items()},
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _order(executed: Executed) -> list[str]:
-    """The commits of outputs and the log writes, in the order of their times."""
+def _order(executed: Executed, *, cause: bool) -> list[str]:
+    """The commits of outputs and the final log writes of batches, with ``cause`` also the faults, in the order of their times."""
     written = {row["commit_order"] for row in executed.tables.rows("output")}
     moments = [
         (row["commit_time_us"] / 1e6 - executed.wall_start, f"commit {row['commit_order']}")
         for row in executed.tables.rows("commits")
         if row["commit_order"] in written
     ]
-    moments += [(at, f"{point} {batch} {start}") for at, point, batch, start in executed.points]
+    for row in executed.tables.rows("batches"):
+        moments.append((row["planned_at"], f"planned {row['batch']}"))
+        if row["committed_at"] is not None:
+            moments.append((row["committed_at"], f"committed {row['batch']}"))
+    if cause:
+        moments += [(at, f"fault {index}") for index, at in enumerate(executed.fired)]
+    moments = sorted(set(moments))  # a batch has a row for each partition
     return [what for _, what in sorted(moments)]
 
 
@@ -91,22 +105,28 @@ class Judge:
         self._tier = tier
         self._execution = execution
         self._folder = folder
-        self._known: dict[str, Judged] = {}
+        self._held: dict[str, Judged] = {}
+        self._others: dict[str, Judged] = {}
 
     @property
     def distinct(self) -> int:
         """How many outcomes were judged; all others are equal to one of them."""
-        return len(self._known)
+        return len(self._held) + len(self._others)
 
     def judge(self, executed: Executed) -> Judged:
         """The verdict on the outcome of a schedule in which every fault struck."""
-        key = digest(executed)
-        if key not in self._known:
-            self._known[key] = self._judge(executed)
-        return self._known[key]
+        plain, whole = digest(executed, cause=False), digest(executed, cause=True)
+        known = self._held.get(plain) or self._others.get(whole)
+        if known is None:
+            known = self._judge(executed)
+            if known.outcome is Outcome.HELD:
+                self._held[plain] = known
+            else:
+                self._others[whole] = known
+        return known
 
     def _judge(self, executed: Executed) -> Judged:
-        directory = RunDir.below(self._folder / f"{len(self._known) + 1:04d}")
+        directory = RunDir.below(self._folder / f"{self.distinct + 1:04d}")
         faults = self._specs(executed.strikes)
         verdict = judged_run(self._tier, self._execution, executed, faults, directory)
         reason = verdict.reasons[0].partition("\n")[0] if verdict.reasons else ""

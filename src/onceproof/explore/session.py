@@ -93,7 +93,7 @@ class Exploration:
         if self.confirmed() or violated:
             return Outcome.VIOLATED
         counted = self.count()
-        whole = counted[State.HELD] == len(self.wanted) > 0
+        whole = counted[State.HELD] + counted[State.N_A] == len(self.wanted) and counted[State.HELD] > 0
         checked = self.plan.tier == "real" or any(one.agrees for one in self.confirmations)
         return Outcome.HELD if whole and self.trusted and checked else Outcome.INCONCLUSIVE
 
@@ -251,7 +251,9 @@ class Session:
         if not executed.reached:
             missed = executed.strikes[len(executed.fired)]
             why = f"the run did not reach {missed.point} of batch {missed.batch} (attempt {missed.attempt})"
-            return Verdicts("inconclusive", {}, "; ".join([why, *executed.errors[-1:]]), None, False)
+            if absent := executed.passed(missed):
+                why = f"attempt {missed.attempt} at batch {missed.batch} ended without {missed.point}: the sink committed nothing"
+            return Verdicts("inconclusive", {}, "; ".join([why, *executed.errors[-1:]]), None, False, absent)
         found = judge.judge(executed)
         return Verdicts(found.outcome.value, found.anomalies, found.reason, found.run, True)
 

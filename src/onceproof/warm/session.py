@@ -43,6 +43,7 @@ _SETTINGS = {
     "spark.ui.retainedJobs": "1",
     "spark.ui.retainedStages": "1",
     "spark.ui.retainedTasks": "1",
+    "spark.ui.showConsoleProgress": "false",
     "spark.locality.wait": "0",
 }
 

@@ -111,6 +111,15 @@ class Executed:
         """Whether every fault struck."""
         return len(self.fired) == len(self.strikes)
 
+    def passed(self, missed: Strike) -> bool:
+        """Whether the attempt at which ``missed`` was due went on to the end of the batch without that point.
+
+        Only a commit of the sink can be left out so: a sink that knows the batch does not write it again.
+        """
+        since = self.fired[-1] if self.fired else 0.0
+        seen = {point for at, point, batch, _ in self.points if batch == missed.batch and at > since}
+        return missed.point is Point.BEFORE_SINK_COMMIT and missed.point not in seen and Point.AFTER_SINK_COMMIT in seen
+
 
 @dataclass
 class _Sent:
