@@ -42,12 +42,11 @@ def test_a_shipped_sink_holds_everywhere(tmp_path: Path) -> None:
     assert result.outcome() is Outcome.HELD, result.confirmations
 
 
-@pytest.mark.full
 def test_a_sink_that_remembers_only_in_memory_does_not_pass(tmp_path: Path) -> None:
     scenario = tmp_path / "remembered.yaml"
     jobs = folder() / "jobs"
     scenario.write_text(
         f"base: callable-append\npipeline: {{callable: '{jobs}/departures_callable.py:remembered_in_memory'}}\n"
     )
-    result = explore(scenario, Wanted("singles"), budget="60s", runs_dir=tmp_path / "runs")
+    result = explore(scenario, Wanted("singles"), budget="2m", runs_dir=tmp_path / "runs")
     assert violated_at(result) == {Point.AFTER_SINK_COMMIT}

@@ -63,7 +63,11 @@ def digest(executed: Executed, *, cause: bool) -> str:
         name: [{k: v for k, v in row.items() if k not in left_out} for row in tables.rows(name)]
         for name in ("output", "batches", "progress")
     }
-    # Positions, not content: a row's place in its table is not part of a table's content.
+    # Other commits, as of a sink that registers a start, are between those of outputs; only the order of the latter counts.
+    numbers = _numbers(executed)
+    for row in masked["output"]:
+        row["commit_order"] = numbers[row["commit_order"]]
+    # A row's place in its table is not part of a table's content.
     masked["snapshot"] = sorted(tables.rows("snapshot"), key=lambda row: (row["output"], row["content"]))
     facts = {
         **masked,
@@ -80,11 +84,11 @@ def digest(executed: Executed, *, cause: bool) -> str:
 
 def _order(executed: Executed, *, cause: bool) -> list[str]:
     """The commits of outputs and the final log writes of batches, with ``cause`` also the faults, in the order of their times."""
-    written = {row["commit_order"] for row in executed.tables.rows("output")}
+    numbers = _numbers(executed)
     moments = [
-        (row["commit_time_us"] / 1e6 - executed.wall_start, f"commit {row['commit_order']}")
+        (row["commit_time_us"] / 1e6 - executed.wall_start, f"commit {numbers[row['commit_order']]}")
         for row in executed.tables.rows("commits")
-        if row["commit_order"] in written
+        if row["commit_order"] in numbers
     ]
     for row in executed.tables.rows("batches"):
         moments.append((row["planned_at"], f"planned {row['batch']}"))
@@ -94,6 +98,12 @@ def _order(executed: Executed, *, cause: bool) -> list[str]:
         moments += [(at, f"fault {index}") for index, at in enumerate(executed.fired)]
     moments = sorted(set(moments))  # a batch has a row for each partition
     return [what for _, what in sorted(moments)]
+
+
+def _numbers(executed: Executed) -> dict[int, int]:
+    """The commits that wrote an output -> their numbers among these."""
+    written = sorted({row["commit_order"] for row in executed.tables.rows("output")})
+    return {order: number for number, order in enumerate(written)}
 
 
 class Judge:
