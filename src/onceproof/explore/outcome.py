@@ -176,8 +176,12 @@ def _copy_tables(of: RunDir, to: RunDir) -> None:
 
 def _facts(tier: WarmTier, executed: Executed) -> dict[str, Any]:
     """The fields of ``run.json`` about the feed and the job."""
-    drained = executed.ended and _covers(executed.tables, tier.ends)
-    note = None if drained else "; ".join(executed.errors[-1:]) or "the query ended before the end of its input"
+    covered = executed.ended and _covers(executed.tables, tier.ends)
+    drained = covered and not executed.open_watermark
+    why = (
+        "no batch has acted on the query's last watermark" if covered else "the query ended before the end of its input"
+    )
+    note = None if drained else "; ".join(executed.errors[-1:]) or why
     return {
         "fed": True,
         "drained": drained,
