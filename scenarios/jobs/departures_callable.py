@@ -8,7 +8,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from onceproof.sinks.postgres import PostgresAppend
 
-_COLUMNS = ["src_partition", "src_offset", "carrier", "flight", "tailnum", "origin", "dest", "sched_dep", "dep_delay"]
+_COLUMNS = ["carrier", "flight", "tailnum", "origin", "dest", "sched_dep", "dep_delay"]
 
 
 def _flights(spark: SparkSession, kafka: str, topic: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A user's function is loaded anew for each start: what its modules remembered is gone, as after a crash."""
+"""A user's function is loaded again for each start: what its modules remembered is gone, as after a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from onceproof.pipeline.callable_driver import arguments
 from onceproof.scenario.model import DRIVER, PipelineSpec
-from onceproof.warm.loading import load_anew
+from onceproof.warm.loading import load_again
 
 
 def test_variables_of_the_module_and_of_those_next_to_it_are_new(
@@ -23,9 +23,9 @@ def test_variables_of_the_module_and_of_those_next_to_it_are_new(
     )
     name = f"{tmp_path / 'warm_job_of_test.py'}:build"
     paths = len(sys.path)
-    first = load_anew(name)
+    first = load_again(name)
     assert first(1) == ([1], [1]) and first(2) == ([1, 2], [1, 2])
-    assert load_anew(name)(3) == ([3], [3])
+    assert load_again(name)(3) == ([3], [3])
     assert first(4) == ([1, 2, 4], [1, 2, 4])  # an earlier start keeps what it has
     assert len(sys.path) == paths + 1
 

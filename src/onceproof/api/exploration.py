@@ -120,7 +120,7 @@ def _begun(scenario: str | Path | None, wanted: Wanted, runs_dir: Path) -> tuple
         mode=wanted.mode,
         number=wanted.number,
         seed=loaded.scenario.seed if wanted.seed is None else wanted.seed,
-        batches=BATCHES,
+        batch_numbers=BATCHES,
         rows_per_batch=wanted.rows_per_batch,
         tier="warm" if why_not is None else "real",
         tier_reason=why_not or "",

@@ -101,7 +101,7 @@ class Plan:
     number: int
     """How many random schedules are wanted."""
     seed: int
-    batches: tuple[int, ...]
+    batch_numbers: tuple[int, ...]
     rows_per_batch: int
     tier: str
     """``warm`` or ``real``."""
@@ -113,10 +113,10 @@ class Plan:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Plan:
-        known = {name: value for name, value in stored.items() if name != "version"}
-        known["batches"] = tuple(known["batches"])
-        known["points"] = tuple(map(Point, known["points"]))
-        return cls(**known)
+        """Raises `KeyError`, `TypeError` or `ValueError`."""
+        fields = {name: value for name, value in stored.items() if name != "version"}
+        lists = {"batch_numbers": tuple(stored["batch_numbers"]), "points": tuple(map(Point, stored["points"]))}
+        return cls(**(fields | lists))
 
 
 class Directory:

@@ -34,7 +34,7 @@ def interval(hits: int, of: int) -> tuple[float, float]:
 
 def cells(result: Exploration) -> dict[Point, dict[int, Counter[State]]]:
     """Point -> batch -> in how many schedules with a fault there each state was found."""
-    found = {point: {batch: Counter[State]() for batch in result.plan.batches} for point in result.plan.points}
+    found = {point: {batch: Counter[State]() for batch in result.plan.batch_numbers} for point in result.plan.points}
     for faults, verdicts in result.results.items():
         for place in set(faults):
             found[place.point][place.batch][verdicts.state] += 1
@@ -94,7 +94,7 @@ def _title(result: Exploration) -> str:
 
 
 def _table(result: Exploration, indent: str, *, pad: bool) -> Iterator[str]:
-    batches = result.plan.batches
+    batches = result.plan.batch_numbers
     header = ["point", *(f"batch {batch}" for batch in batches)]
     rows = [[str(point), *(_cell(row[batch]) for batch in batches)] for point, row in cells(result).items()]
     if not pad:

@@ -42,7 +42,7 @@ def _document(strike: Strike, parked: bool) -> dict[str, Any]:
 
 
 def real_run(loaded: LoadedScenario, scenario: Scenario, faults: Sequence[FaultSpec], folder: Path) -> Verdicts:
-    """Run the schedule with real kills, below ``folder``. A run that fails for want of time is no verdict. Raises `Interrupted`."""
+    """Run the schedule with real kills, below ``folder``. A run that the machine was too slow for has no verdict. Raises `Interrupted`."""
     inputs = [
         spec.model_copy(
             update={

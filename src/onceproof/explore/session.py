@@ -117,7 +117,7 @@ class Session:
         self._clock = clock
         self._budget_s = budget_s
         self._began = clock()
-        self._scenario = reduced(loaded.scenario, plan.rows_per_batch, len(plan.batches))
+        self._scenario = reduced(loaded.scenario, plan.rows_per_batch, len(plan.batch_numbers))
         self._instruments: set[str] = set()
         self.result = Exploration(plan, directory)
         self.result.results = directory.results()
@@ -167,7 +167,7 @@ class Session:
         timeline = Timeline(run_dir.events)
         execution = Execution(self._scenario, self._loaded.path, run_dir, timeline)
         try:
-            with WarmTier(execution, last_batch=max(self.result.plan.batches)) as tier:
+            with WarmTier(execution, last_batch=max(self.result.plan.batch_numbers)) as tier:
                 judge = Judge(tier, execution, run_dir.path / "outcomes", self._specs)
                 self._baseline(tier, judge)
                 self._enumerate()
@@ -190,7 +190,7 @@ class Session:
         if self.result.plan.points:
             return  # continued
         self._directory.add_result(_NO_FAULT, found)
-        reached = {Point(point) for _, point, batch, _ in executed.points if batch in self.result.plan.batches}
+        reached = {Point(point) for _, point, batch, _ in executed.points if batch in self.result.plan.batch_numbers}
         left_out = {
             str(
                 point
@@ -200,7 +200,7 @@ class Session:
             if point not in reached
         }
         seen = {batch for _, _, batch, _ in executed.points}
-        if missing := set(self.result.plan.batches) - seen:
+        if missing := set(self.result.plan.batch_numbers) - seen:
             raise Unavailable(
                 f"the query made no batch {min(missing)}: the session limits the batches of a Kafka source read by "
                 "spark.readStream"
@@ -213,7 +213,7 @@ class Session:
         if not plan.points:  # in the real tier, runs show what is reached
             plan = replace(plan, points=schedules.ORDER)
             self._save(plan)
-        everywhere = schedules.places(plan.points, plan.batches)
+        everywhere = schedules.places(plan.points, plan.batch_numbers)
         if plan.mode == "singles":
             drawn = schedules.singles(everywhere)
         elif plan.mode == "pairs":

@@ -1,4 +1,4 @@
-"""Loads the user's function anew for each start, with its module and all modules next to it. In the child process.
+"""Loads the user's function again for each start: executes its module, and all modules next to it. In the child process.
 
 Whatever a sink keeps in a module's variables is gone after a real crash: it must be gone here too.
 """
@@ -17,7 +17,7 @@ from onceproof.base.user_code import load_function
 _lock = threading.Lock()
 
 
-def load_anew(name: str) -> Callable[..., Any]:
+def load_again(name: str) -> Callable[..., Any]:
     """The function of that name, from freshly executed modules. Raises as `load_function`."""
     where = name.rpartition(":")[0]
     with _lock:

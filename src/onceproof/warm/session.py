@@ -24,7 +24,7 @@ from onceproof.scenario.points import Point
 from onceproof.warm import hooks
 from onceproof.warm.attempts import Attempts, Strike
 from onceproof.warm.gate import SessionGate
-from onceproof.warm.loading import load_anew
+from onceproof.warm.loading import load_again
 
 #: Failures of the job itself, after a fault and in a row, after which a schedule is given up. A supervisor restarts as often.
 _MOST_FAILURES = 6
@@ -81,7 +81,7 @@ class Session:
         return {
             **attempts.to_json(),
             "id": request["id"],
-            "starts": attempts.start + 1,
+            "last_start": attempts.start,
             "errors": errors,
             "ended": error is None,
         }
@@ -91,7 +91,7 @@ class Session:
         query = None
         try:
             with hooks.building(attempts):
-                writer = callable_driver.build(load_anew(self._function), self._spark, args)
+                writer = callable_driver.build(load_again(self._function), self._spark, args)
             query = writer.trigger(availableNow=True).start()
             if not query.awaitTermination(max(1, int(deadline - time.monotonic()))):
                 return "it did not end in time"

@@ -363,7 +363,7 @@ class WarmTier:
             sent.number,
             sent.strikes,
             tuple(at - sent.wall for at in answer.get("fired", ())),
-            answer.get("starts", 0),
+            answer.get("last_start", -1) + 1,
             tuple(answer.get("errors", ())),
             bool(answer.get("ended")),
             tables,

@@ -1,4 +1,4 @@
-"""Many executions on one Postgres: each has a schema of its own, and its commits are told apart by it."""
+"""Many executions on one Postgres: each has a schema of its own, which also identifies its commits."""
 
 from __future__ import annotations
 
