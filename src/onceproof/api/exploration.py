@@ -100,6 +100,11 @@ def explore(
             f"explore takes either a SCENARIO or --continue DIR, and was given {given}",
             hint="onceproof explore my_function.yaml",
         )
+    if go_on is not None and wanted not in (None, Wanted()):
+        raise UsageError(
+            "an exploration that is continued keeps its schedules, its seed and its rows",
+            hint="give only --budget, or begin a new one: onceproof explore SCENARIO",
+        )
     with private_files():
         loaded, directory, plan = (
             _resumed(Path(go_on)) if go_on is not None else _begun(scenario, wanted or Wanted(), Path(runs_dir))

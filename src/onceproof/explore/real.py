@@ -61,7 +61,7 @@ def real_run(loaded: LoadedScenario, scenario: Scenario, faults: Sequence[FaultS
 
 
 def verdicts_of(verdict: Verdict, run_dir: Path) -> Verdicts:
-    hit = bool(verdict.faults) and all(fault.hit for fault in verdict.faults)
+    hit = all(fault.hit for fault in verdict.faults)
     return Verdicts(
         verdict.outcome.value,
         verdict.anomalies(),

@@ -260,6 +260,12 @@ class Session:
     # -- real kills -----------------------------------------------------------------------------------------------
 
     def _work_real(self) -> None:
+        if self.result.baseline is None:
+            self._listener.begins("the run without faults")
+            self.result.baseline = self._real(_NO_FAULT)
+            self._directory.add_result(_NO_FAULT, self.result.baseline)
+        if self.result.baseline.state is not State.HELD:
+            return
         todo = [faults for faults in self.result.wanted if faults not in self.result.results]
         self._listener.begins(f"{len(todo)} schedules as runs with real kills")
         longest = 0.0
