@@ -17,18 +17,18 @@ def _flights(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
 
 
 def effectively_once(
-    spark: SparkSession, *, kafka: str, topic: str, checkpoint: str, postgres: str, table: str
+    spark: SparkSession, *, bootstrap_servers: str, topic: str, checkpoint: str, postgres: str, table: str
 ) -> DataStreamWriter:
     """Appends each batch exactly once: the rows and the progress are one transaction."""
     sink = PostgresAppend(postgres, table, pipeline="departures", checkpoint=checkpoint)
-    return _flights(spark, kafka, topic).writeStream.foreachBatch(sink)
+    return _flights(spark, bootstrap_servers, topic).writeStream.foreachBatch(sink)
 
 
 def naive(
-    spark: SparkSession, *, kafka: str, topic: str, checkpoint: str, postgres: str, table: str
+    spark: SparkSession, *, bootstrap_servers: str, topic: str, checkpoint: str, postgres: str, table: str
 ) -> DataStreamWriter:
     """Appends each batch and records nothing: a replayed batch is appended again."""
-    return _flights(spark, kafka, topic).writeStream.foreachBatch(plain_append(postgres, table))
+    return _flights(spark, bootstrap_servers, topic).writeStream.foreachBatch(plain_append(postgres, table))
 
 
 class _Remembered:
@@ -46,7 +46,7 @@ class _Remembered:
 
 
 def remembered_in_memory(
-    spark: SparkSession, *, kafka: str, topic: str, checkpoint: str, postgres: str, table: str
+    spark: SparkSession, *, bootstrap_servers: str, topic: str, checkpoint: str, postgres: str, table: str
 ) -> DataStreamWriter:
     """Appends each batch and remembers its number in a variable of the module, which a crash loses."""
-    return _flights(spark, kafka, topic).writeStream.foreachBatch(_Remembered(postgres, table))
+    return _flights(spark, bootstrap_servers, topic).writeStream.foreachBatch(_Remembered(postgres, table))
