@@ -23,6 +23,7 @@ ORDER = (
         "imports",
         "run",
         "qualify",
+        "warm",
         "explore",
         "api",
         "planted",

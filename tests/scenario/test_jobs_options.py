@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.scenario.model import WORKER
+from onceproof.scenario.model import DRIVER, WORKER
 from onceproof.scenario_files.load import load
 
 pytestmark = pytest.mark.sources
@@ -24,7 +24,7 @@ def commands() -> Iterator[Any]:
         scenario = load(path)
         for at, part in (("pipeline", scenario.pipeline), ("oracle", scenario.oracle)):
             command = getattr(part, "command", WORKER)
-            if command != WORKER:
+            if command != WORKER and command[: len(DRIVER)] != DRIVER:
                 _python, job, *options = command
                 file = Path(job.replace("{here}", str(path.parent)))
                 if "argparse" in file.read_text(encoding="utf-8"):

@@ -34,6 +34,7 @@ ORDER = [
         "src/onceproof/qualify",
         "src/onceproof/kinds",
         "src/onceproof/consumers",
+        "src/onceproof/warm",
         "src/onceproof/explore",
         "src/onceproof/api",
         "src/onceproof/planted",

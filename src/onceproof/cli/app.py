@@ -11,6 +11,7 @@ import typer
 from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
 from onceproof.cli import containers, follow_up
+from onceproof.cli import explore as explore_command
 from onceproof.cli import selftest as selftest_command
 from onceproof.cli import serve as serve_command
 from onceproof.cli.options import (
@@ -444,6 +445,7 @@ def schema_() -> None:
 
 
 app.add_typer(ci_commands.commands)
+app.add_typer(explore_command.commands)
 app.add_typer(follow_up.commands)
 app.add_typer(serve_command.commands)
 app.add_typer(containers.commands)

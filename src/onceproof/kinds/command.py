@@ -162,7 +162,7 @@ class SparkJob:
     def _supervised(self, owner: Owner) -> Pipeline:
         """The job, with an environment that leads it to the services and to the instruments."""
         execution, stack, spec = self._execution, self._stack, self._scenario.pipeline
-        values = _template_values(execution, stack)
+        values = template_values(execution, stack)
         if (spark := self._scenario.stack.spark) is not None and (warning := exposure(spark)) is not None:
             self._timeline.emit("warning", message=warning)
         # For the environment only: every user of the machine can read the command in the list of processes.
@@ -259,8 +259,8 @@ class SparkJob:
         )
 
 
-def _prepare(execution: Execution, stack: Stack) -> None:
-    """Create topics and static tables (as Parquet, for the job and for the oracle), and run the scenario's own SQL."""
+def create_inputs(execution: Execution, stack: Stack) -> None:
+    """Create topics and static tables (as Parquet, for the job and for the oracle)."""
     scenario = execution.scenario
     for spec in scenario.input:
         stack.kafka.create_topic(spec.topic, spec.partitions)
@@ -270,6 +270,12 @@ def _prepare(execution: Execution, stack: Stack) -> None:
     for table in prepare.tables:
         source = next(d for _, d in datasets.items() if table in d.tables())
         pq.write_table(source.table(table), execution.directory.tables / f"{table}.parquet")
+
+
+def _prepare(execution: Execution, stack: Stack) -> None:
+    """Create the inputs, and run the scenario's own SQL."""
+    scenario, prepare = execution.scenario, execution.scenario.pipeline.prepare
+    create_inputs(execution, stack)
     if prepare.sql:
         assert stack.postgres is not None, "validated: SQL needs Postgres"
         try:
@@ -286,7 +292,8 @@ def _prepare(execution: Execution, stack: Stack) -> None:
         stack.postgres.capture(set(tables_of(scenario).values()))
 
 
-def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
+def template_values(execution: Execution, stack: Stack) -> dict[str, str]:
+    """The values of the templates in the job's command and environment, except the password of the database."""
     scenario, directory = execution.scenario, execution.directory
     values = {
         "kafka": stack.kafka.client_bootstrap,

@@ -158,6 +158,9 @@ _Argument = Annotated[
 #: The command of consumers for which the scenario gives none.
 WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 
+#: The command that runs the function of ``pipeline.callable``, whose name follows.
+DRIVER = ["{python}", "-m", "onceproof.pipeline.callable_driver"]
+
 
 def kind_of_pipeline(pipeline: Any) -> str:
     """The kind of pipeline that a scenario's ``pipeline`` describes, valid or not. It decides which faults are available."""
@@ -167,6 +170,11 @@ def kind_of_pipeline(pipeline: Any) -> str:
 
 class PipelineSpec(Model):
     command: list[str] = Field(min_length=1, description="the command of the job; templates in braces are filled in")
+    callable: str | None = Field(
+        None,
+        description="instead of command: a Python function, module:function or {here}/file.py:function, that is called with the "
+        "Spark session and args and returns the query's DataStreamWriter, not started (`onceproof explore` needs it)",
+    )
     args: dict[str, _Argument] = Field(
         default_factory=dict,
         exclude=True,  # `_args_in_command` moves them into the command
@@ -219,6 +227,19 @@ class PipelineSpec(Model):
     @classmethod
     def _own_worker(cls, data: Any) -> Any:
         return {"command": WORKER, **data} if kind_of_pipeline(data) == "consumers" else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _driver_of_callable(cls, data: Any) -> Any:
+        function = data.get("callable") if isinstance(data, dict) else None
+        if not isinstance(function, str):
+            return data
+        own = [*DRIVER, function]
+        if data.get("consumers") is not None:
+            raise ValueError("callable builds a Spark query: remove it, or consumers")
+        if (command := data.get("command", own))[: len(own)] != own:
+            raise ValueError(f"callable replaces command: remove one of the two (command is {command})")
+        return {**data, "command": command}
 
     @model_validator(mode="after")
     def _args_in_command(self) -> Self:

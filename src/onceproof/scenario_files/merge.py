@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceproof.base.errors import Place
-from onceproof.scenario.model import WORKER
+from onceproof.scenario.model import DRIVER, WORKER
 from onceproof.scenario.problem import Loc
 from onceproof.scenario_files.document import Document
 
@@ -51,7 +51,8 @@ class Merged:
         if loc[:2] != ("pipeline", "command") or len(loc) < 3 or not isinstance(loc[2], int):
             return loc
         pipeline = self.data.get("pipeline", {})
-        command, args = pipeline.get("command", WORKER), pipeline.get("args", {})
+        own = [*DRIVER, ""] if "callable" in pipeline else WORKER
+        command, args = pipeline.get("command", own), pipeline.get("args", {})
         extra = loc[2] - len(command)
         return ("pipeline", "args", list(args)[extra]) if 0 <= extra < len(args) else loc
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from onceproof.base.paths import exists, is_folder
 from onceproof.base.registry import suggest
+from onceproof.base.user_code import name_problem
 from onceproof.base.words import times
 from onceproof.data import dataset_of, datasets, rows_of
 from onceproof.faults.contract import SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
@@ -26,7 +27,7 @@ from onceproof.oracle import oracle_of, oracles
 from onceproof.oracle.contract import decoders
 from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.scenario import templates
-from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.model import DRIVER, FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
@@ -263,11 +264,29 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
 
 def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
     program, *arguments = scenario.pipeline.command
+    if (function := scenario.pipeline.callable) is not None:
+        yield from _callable(_filled(function, here), here)
+        arguments = arguments[len(DRIVER) :]
+        yield from _arguments(arguments, here, 1 + len(DRIVER))
+        return
     filled = _filled(program, here)
     if not templates.used(filled) and shutil.which(filled) is None:
         hint = f"'{{python}}' is {sys.executable}" if "python" in filled else "give its path, or put its folder on PATH"
         yield Complaint(("pipeline", "command", 0), f"program {filled!r} was not found", hint)
-    for index, argument in enumerate(arguments, start=1):
+    yield from _arguments(arguments, here, 1)
+
+
+def _callable(function: str, here: Path) -> Iterator[Complaint]:
+    """The function's name, and its file. Loads nothing."""
+    loc = ("pipeline", "callable")
+    if (problem := name_problem(function)) is not None:
+        yield Complaint(loc, problem)
+    elif (file := function.rpartition(":")[0]).endswith(".py"):
+        yield from _file_argument(file, here, loc)
+
+
+def _arguments(arguments: Sequence[str], here: Path, first: int) -> Iterator[Complaint]:
+    for index, argument in enumerate(arguments, start=first):
         value = argument.partition("=")[2] if argument.startswith("-") else argument
         for part in value.split(","):
             if part.startswith("{here}/") or (part.endswith(".py") and "://" not in part):

@@ -12,7 +12,7 @@ marker that ended its transaction (`onceproof.stores.kafka.partition_log`), and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,6 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from onceproof.base.errors import HistoryError
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stores.kafka.partition_log import PartitionLog
 from onceproof.stores.kafka.rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
@@ -36,6 +35,12 @@ _BATCH = 2_000
 _FILL_S = 0.05
 # No other client uses the brokers now, so a partition that returns nothing for this long will not return anything.
 _SILENCE_S = 60.0
+
+
+class Rows(Protocol):
+    """The part of the history writer that the collector uses."""
+
+    def append(self, table: str, rows: Iterable[Mapping[str, Any]] | pa.RecordBatch) -> None: ...
 
 
 class Cluster(Protocol):
@@ -62,7 +67,7 @@ def collect_topics(
     kafka: Cluster,
     inputs: list[str],
     outputs: Mapping[str, str],
-    writer: HistoryWriter,
+    writer: Rows,
     timeline: Timeline,
     *,
     names: Mapping[str, str] | None = None,
@@ -97,7 +102,7 @@ class _Span:
 class _Reader:
     """Two consumers of one cluster, one per isolation level. They join no group and commit nothing."""
 
-    def __init__(self, kafka: Cluster, writer: HistoryWriter, timeline: Timeline, names: Mapping[str, str]) -> None:
+    def __init__(self, kafka: Cluster, writer: Rows, timeline: Timeline, names: Mapping[str, str]) -> None:
         self._kafka = kafka
         self._names = names
         self._writer = writer

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg import sql
@@ -37,6 +37,12 @@ _SETTINGS = {
 }
 
 
+class Rows(Protocol):
+    """The part of the history writer that a snapshot uses."""
+
+    def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None: ...
+
+
 @dataclass(frozen=True)
 class TableOutput:
     """A table that was read back, for ``run.json``."""
@@ -57,7 +63,7 @@ def collect_postgres(
     A table that does not exist is an empty output with a note, because the job may have ended before it created the table.
     Raises `HistoryError` if the slot or a table cannot be read.
     """
-    with _reading(postgres.harness_conninfo) as connection:
+    with reading(postgres.harness_conninfo) as connection:
         places = {output: _resolve(connection, table) for output, table in tables.items()}
         commits = _messages(connection, postgres.capture_name)
         _collect_commits(commits, _outputs_by_table(places), writer, numbers or itertools.count())
@@ -69,7 +75,7 @@ def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryW
 
     Raises `HistoryError` for a table that does not exist or cannot be read.
     """
-    with _reading(conninfo) as connection:
+    with reading(conninfo) as connection:
         connection.read_only = True
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with connection.transaction():
@@ -81,7 +87,8 @@ def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryW
 
 
 @contextmanager
-def _reading(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+def reading(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection whose texts of values depend on no setting of the server. Raises `HistoryError`."""
     options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in _SETTINGS.items())
     given = conninfo_to_dict(conninfo).get("options")  # for example the search path of a run on an external stack
     options = f"{given} {options}" if given else options
@@ -139,8 +146,8 @@ def _collect_commits(
                         "offset": position[output],
                         "xid": begin.xid,
                         "commit_order": order,
-                        "content": _json(after),
-                        "before": _json(before),
+                        "content": row_text(after),
+                        "before": row_text(before),
                         "visibility": "committed",  # the slot decodes only committed transactions
                     }
                     writer.append("output", [change])
@@ -171,8 +178,17 @@ def _changes(message: Change | Truncate) -> Iterator[tuple[Place, str, Row | Non
         yield (message.relation.schema, message.relation.table), message.op, message.before, message.after
 
 
+def collect_snapshot_of(
+    connection: psycopg.Connection[Any], output: str, table: str, schema: str, rows: Rows
+) -> TableOutput:
+    """Write one output's table in ``schema`` to ``snapshot``. Raises `psycopg.Error`."""
+    with connection.transaction():
+        place = _resolve(connection, sql.Identifier(schema, table).as_string(connection))
+        return _collect_snapshot(connection, output, table, place, rows)
+
+
 def _collect_snapshot(
-    connection: psycopg.Connection[Any], output: str, table: str, place: Place | None, writer: HistoryWriter
+    connection: psycopg.Connection[Any], output: str, table: str, place: Place | None, writer: Rows
 ) -> TableOutput:
     if place is None:
         return TableOutput(None, f"there is no table {table!r}: the job never created it")
@@ -187,7 +203,7 @@ def _collect_snapshot(
         cursor.itersize = _FETCH
         cursor.execute(query)
         for values in cursor:
-            content = _json(dict(zip(columns, values, strict=True)))
+            content = row_text(dict(zip(columns, values, strict=True)))
             writer.append("snapshot", [{"output": output, "content": content}])
             rows += 1
     return TableOutput(columns, None, rows)
@@ -202,6 +218,6 @@ def _columns(connection: psycopg.Connection[Any], place: Place) -> dict[str, str
     return {row[0]: row[1] for row in connection.execute(query, place)}
 
 
-def _json(row: Row | None) -> str | None:
+def row_text(row: Row | None) -> str | None:
     """The text of a row, the same in ``output`` and ``snapshot``, because the two are compared as text."""
     return None if row is None else json.dumps(row, ensure_ascii=False, separators=(",", ":"))

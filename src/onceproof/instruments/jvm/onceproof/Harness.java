@@ -3,6 +3,7 @@ package onceproof;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
@@ -26,9 +27,10 @@ import java.util.regex.Pattern;
  * <p>The protocol is lines of text. The harness begins with {@code park LOG NUMBER MOMENT} for each place at which a writer
  * has to wait, then sends {@code go}. The JVM sends {@code ID MOMENT PATH} for each log write, the path with its scheme and
  * authority unless it is local; an ID other than 0 asks for
- * {@code go ID}, and the writer waits for it. {@code 0 trigger-MS FOLDER}: the query with that
- * offset log, whose own trigger interval is MS milliseconds, waits less from now on ({@link Trigger}); {@code 0 mode-MODE
- * FOLDER}: it runs in a mode without a log entry before and after each batch ({@link Modes}). There is no time limit: when
+ * {@code go ID}, and the writer waits for it. With {@code fail ID} instead, the write ends with an error, which ends the query
+ * at exactly this place. {@code 0 trigger-MS FOLDER}: the query with that offset log, whose own trigger interval is MS
+ * milliseconds, waits less from now on ({@link Trigger}); {@code 0 mode-MODE FOLDER}: it runs in a mode without a log entry
+ * before and after each batch ({@link Modes}). There is no time limit: when
  * the harness dies, however it dies, the kernel closes its socket, and every writer continues. Without a harness nothing is
  * sent and no writer waits.
  *
@@ -44,6 +46,7 @@ final class Harness {
     private final Set<String> rules = new HashSet<>();
     private final AtomicLong lastId = new AtomicLong();
     private final Map<Long, CountDownLatch> waiting = new ConcurrentHashMap<>();
+    private final Set<Long> failed = ConcurrentHashMap.newKeySet();
     // Only this class's own threads use the channel: Spark stops a query with an interrupt, which would close it.
     private final LinkedBlockingQueue<String> unsent = new LinkedBlockingQueue<>();
     private final long mostWaitMs;
@@ -167,6 +170,9 @@ final class Harness {
             }
             await(go);
             waiting.remove(id);
+            if (failed.remove(id)) {
+                throw new UncheckedIOException(new IOException("onceproof ends this query at " + moment + " of " + path));
+            }
         }
     }
 
@@ -184,10 +190,11 @@ final class Harness {
                     connected = true;
                     greeted.countDown();
                 } else if (line.startsWith("go ")) {
-                    CountDownLatch go = waiting.get(Long.parseLong(line.substring("go ".length())));
-                    if (go != null) {
-                        go.countDown();
-                    }
+                    release(Long.parseLong(line.substring("go ".length())));
+                } else if (line.startsWith("fail ")) {
+                    long id = Long.parseLong(line.substring("fail ".length()));
+                    failed.add(id);
+                    release(id);
                 } else if (line.startsWith("fence ")) {
                     fence(socket, line.substring("fence ".length()));
                 }
@@ -204,6 +211,13 @@ final class Harness {
                         + (hadConnected ? "the connection to the harness has ended" : "no harness answers at " + socket)
                         + "; this driver now writes its checkpoint without waiting for faults");
             }
+        }
+    }
+
+    private void release(long id) {
+        CountDownLatch go = waiting.get(id);
+        if (go != null) {
+            go.countDown();
         }
     }
 

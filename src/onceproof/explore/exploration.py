@@ -1,0 +1,217 @@
+"""The state of an exploration, stored after each step, so that it can be continued.
+
+::
+
+    exploration.json   what is explored, and how it ended
+    results.jsonl      one line for each schedule that was executed
+    confirmed.jsonl    one line for each schedule that was repeated with real kills
+    warm/              logs of the services and of the session, and a run directory for each distinct outcome
+    runs/              a run directory for each ordinary run
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from onceproof.base.errors import UsageError
+from onceproof.explore.schedules import Place
+from onceproof.history import run_files
+from onceproof.history.run_directory import run_dir_problem
+from onceproof.scenario.points import Point
+
+FILE = "exploration.json"
+VERSION = 1
+_RESULTS, _CONFIRMED = "results.jsonl", "confirmed.jsonl"
+
+Faults = tuple[Place, ...]
+
+
+class State(StrEnum):
+    """What is known of one schedule."""
+
+    HELD = "held"
+    VIOLATED = "violated"
+    INCONCLUSIVE = "inconclusive"
+    NOT_EXERCISED = "not exercised"
+    N_A = "n/a"
+    """This job does not reach the point in this attempt: the attempt went on to its end without it."""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What an execution of a schedule showed."""
+
+    verdict: str
+    """The verdict of its judge; ``error`` if there is none."""
+    anomalies: Mapping[str, int] = field(default_factory=dict)
+    """Anomaly -> rows or records that violate the claim."""
+    why: str = ""
+    run: str | None = None
+    """Its run directory."""
+    hit: bool = True
+    """Whether every fault hit."""
+    absent: bool = False
+    """Whether the attempt at which the next fault was due went on to its end without that point."""
+
+    @property
+    def state(self) -> State:
+        if not self.hit:
+            return State.N_A if self.absent else State.NOT_EXERCISED
+        return State(self.verdict) if self.verdict in ("held", "violated") else State.INCONCLUSIVE
+
+    def same_as(self, other: Verdicts) -> bool:
+        return self.state is other.state and self.anomalies.keys() == other.anomalies.keys()
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """One schedule in both tiers."""
+
+    faults: Faults
+    fast: Verdicts
+    real: Verdicts
+
+    @property
+    def decided(self) -> bool:
+        """Whether the ordinary run can agree or disagree: its faults hit, and it has a verdict."""
+        return self.real.state in (State.HELD, State.VIOLATED)
+
+    @property
+    def agrees(self) -> bool:
+        return self.decided and self.real.same_as(self.fast)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is explored."""
+
+    scenario: str
+    scenario_path: str
+    digest: str
+    """SHA-256 of the scenario's file when the exploration began."""
+    mode: str
+    """``singles``, ``pairs`` or ``random``."""
+    number: int
+    """How many random schedules are wanted."""
+    seed: int
+    batch_numbers: tuple[int, ...]
+    rows_per_batch: int
+    tier: str
+    """``warm`` or ``real``."""
+    tier_reason: str = ""
+    """Why not the warm tier."""
+    points: tuple[Point, ...] = ()
+    not_explored: Mapping[str, str] = field(default_factory=dict)
+    """Point or kind of fault -> why it is not explored."""
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Plan:
+        """Raises `KeyError`, `TypeError` or `ValueError`."""
+        fields = {name: value for name, value in stored.items() if name != "version"}
+        lists = {"batch_numbers": tuple(stored["batch_numbers"]), "points": tuple(map(Point, stored["points"]))}
+        return cls(**(fields | lists))
+
+
+class Directory:
+    """The folder of one exploration."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.warm = self.path / "warm"
+        self.runs = self.path / "runs"
+
+    @classmethod
+    def create(cls, runs_dir: Path, scenario: str) -> Directory:
+        """Create a folder below ``runs_dir``. Raises `EnvironmentProblem` if it cannot be written."""
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        made = cls(runs_dir / f"explore-{scenario}-{stamp}-{secrets.token_hex(2)}")
+        try:
+            made.runs.mkdir(parents=True)
+        except OSError as refused:
+            raise run_dir_problem(refused, runs_dir) from refused
+        return made
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[Directory, Plan]:
+        """Open the folder of an exploration to continue it. Raises `UsageError` if it holds none that can be read."""
+        hint = "to begin a new one: onceproof explore SCENARIO"
+        try:
+            stored = json.loads(run_files.read_text(path / FILE))
+            if stored.get("version") != VERSION:
+                raise ValueError(f"its version is {stored.get('version')}, and this onceproof reads {VERSION}")
+            return cls(path), Plan.from_json(stored)
+        except FileNotFoundError:
+            raise UsageError(
+                f"{str(path)!r} is not the directory of an exploration: it has no {FILE}", hint=hint
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as damaged:
+            raise UsageError(f"{path / FILE} cannot be read: {damaged}", hint=hint) from None
+
+    def save(self, plan: Plan) -> None:
+        """Replace the plan in one step."""
+        draft = self.path / f".{FILE}"
+        try:
+            draft.write_text(json.dumps({"version": VERSION, **asdict(plan)}, indent=2) + "\n", encoding="utf-8")
+            draft.replace(self.path / FILE)
+        except OSError as refused:
+            raise run_dir_problem(refused, self.path) from refused
+
+    def add_result(self, faults: Faults, found: Verdicts) -> None:
+        self._append(_RESULTS, {"faults": _stored(faults), **asdict(found)})
+
+    def add_confirmation(self, one: Confirmation) -> None:
+        row = {"faults": _stored(one.faults), "fast": asdict(one.fast), "real": asdict(one.real)}
+        self._append(_CONFIRMED, row)
+
+    def results(self) -> dict[Faults, Verdicts]:
+        """What was found until now."""
+        found = {}
+        for row in self._rows(_RESULTS):
+            faults = _faults(row.pop("faults"))
+            found[faults] = Verdicts(**row)
+        return found
+
+    def set_aside_results(self) -> None:
+        """Keep the results of a tier that could not go on, but no longer count them."""
+        path = self.path / _RESULTS
+        if path.exists():
+            path.replace(self.path / f"abandoned-{_RESULTS}")
+
+    def confirmations(self) -> list[Confirmation]:
+        return [
+            Confirmation(_faults(row["faults"]), Verdicts(**row["fast"]), Verdicts(**row["real"]))
+            for row in self._rows(_CONFIRMED)
+        ]
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        try:
+            with (self.path / name).open("a", encoding="utf-8") as file:
+                # A new line before it, too: a command that was killed may have left half a line.
+                file.write("\n" + json.dumps(row) + "\n")
+        except OSError as refused:
+            raise run_dir_problem(refused, self.path) from refused
+
+    def _rows(self, name: str) -> Iterable[dict[str, Any]]:
+        path = self.path / name
+        if not path.exists():
+            return
+        for line in run_files.read_text(path).splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue  # half a line, because the command was killed: that schedule is executed again
+
+
+def _stored(faults: Sequence[Place]) -> list[list[Any]]:
+    return [[place.batch, str(place.point)] for place in faults]
+
+
+def _faults(stored: Sequence[Sequence[Any]]) -> Faults:
+    return tuple(Place(batch, Point(point)) for batch, point in stored)

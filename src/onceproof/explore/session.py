@@ -1,0 +1,347 @@
+"""Explores the schedules of one pipeline: executes them in the fastest tier that the job allows, and confirms with real kills."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from onceproof.base.errors import EnvironmentProblem, Interrupted
+from onceproof.base.timeline import Timeline
+from onceproof.explore import schedules
+from onceproof.explore.exploration import Confirmation, Directory, Faults, Plan, State, Verdicts
+from onceproof.explore.outcome import Judge, reduced
+from onceproof.explore.real import fault_specs, real_run
+from onceproof.explore.schedules import Place, Schedule, scheduled, text_of
+from onceproof.history.execution import Execution
+from onceproof.history.run_directory import RunDir
+from onceproof.judge.findings import Outcome
+from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.points import Point
+from onceproof.scenario_files.load import LoadedScenario
+from onceproof.warm.attempts import Strike
+from onceproof.warm.tier import Executed, Unavailable, WarmTier
+
+_SWEEP = 0.6
+"""The part of the budget after which no more schedules start in the warm tier: the rest is for real kills."""
+_CLEAN_SAMPLE = 0.1
+"""The part of the schedules that held which is repeated with real kills, if the budget allows."""
+_NO_FAULT: Faults = ()
+
+
+class Listener(Protocol):
+    """Is notified of the progress."""
+
+    def begins(self, what: str) -> None: ...
+
+    def counts(self, done: int, of: int, states: Counter[State]) -> None: ...
+
+    def print(self, line: str) -> None: ...
+
+
+@dataclass
+class Exploration:
+    """The result of an exploration; while it goes on, what is known until now."""
+
+    plan: Plan
+    directory: Directory
+    wanted: list[Faults] = field(default_factory=list)
+    """All schedules that a run can reach."""
+    impossible: dict[Faults, str] = field(default_factory=dict)
+    """Schedules that no run can reach, and why."""
+    results: dict[Faults, Verdicts] = field(default_factory=dict)
+    confirmations: list[Confirmation] = field(default_factory=list)
+    baseline: Verdicts | None = None
+    """The run without faults."""
+    sample: int = 0
+    """How many schedules that held were to be repeated."""
+    distinct: int = 0
+    """How many distinct outcomes were judged in this session."""
+    warm_s: float = 0.0
+    warm_done: int = 0
+    """Schedules that the warm tier executed in this session, and the seconds that it took for them."""
+    ended: str = "done"
+    """``done``, ``budget`` or ``interrupted``."""
+
+    @property
+    def disagreements(self) -> list[Confirmation]:
+        return [one for one in self.confirmations if one.decided and not one.agrees]
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the tier's own results count: no ordinary run disagreed."""
+        return self.plan.tier == "real" or not self.disagreements
+
+    def count(self) -> Counter[State]:
+        return Counter(found.state for found in self.results.values())
+
+    def confirmed(self) -> list[Confirmation]:
+        """Violations that real kills show too."""
+        return [one for one in self.confirmations if one.real.state is State.VIOLATED]
+
+    def outcome(self) -> Outcome:
+        """Violated only by real kills, and held only if every schedule held and no ordinary run disagreed."""
+        if self.ended == "interrupted":
+            return Outcome.INTERRUPTED
+        if self.baseline is not None and self.baseline.state is not State.HELD:
+            return Outcome.VIOLATED if self.baseline.state is State.VIOLATED else Outcome.INCONCLUSIVE
+        violated = self.plan.tier == "real" and self.count()[State.VIOLATED]
+        if self.confirmed() or violated:
+            return Outcome.VIOLATED
+        counted = self.count()
+        whole = counted[State.HELD] + counted[State.N_A] == len(self.wanted) and counted[State.HELD] > 0
+        checked = self.plan.tier == "real" or any(one.agrees for one in self.confirmations)
+        return Outcome.HELD if whole and self.trusted and checked else Outcome.INCONCLUSIVE
+
+
+class Session:
+    """Runs one exploration, and stores its state after each schedule."""
+
+    def __init__(
+        self,
+        loaded: LoadedScenario,
+        directory: Directory,
+        plan: Plan,
+        *,
+        budget_s: float,
+        listener: Listener,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loaded = loaded
+        self._directory = directory
+        self._listener = listener
+        self._clock = clock
+        self._budget_s = budget_s
+        self._began = clock()
+        self._scenario = reduced(loaded.scenario, plan.rows_per_batch, len(plan.batch_numbers))
+        self._instruments: set[str] = set()
+        self.result = Exploration(plan, directory)
+        self.result.results = directory.results()
+        self.result.baseline = self.result.results.pop(_NO_FAULT, None)
+        self.result.confirmations = directory.confirmations()
+
+    @property
+    def left_s(self) -> float:
+        return self._budget_s - (self._clock() - self._began)
+
+    def work(self) -> Exploration:
+        """Explore until everything is done, the budget is used, or a signal comes. Raises as a run does, except `Interrupted`."""
+        try:
+            if self.result.plan.tier == "warm":
+                self._work_warm()
+            else:
+                self._enumerate()
+                self._work_real()
+        except (Interrupted, KeyboardInterrupt):
+            self.result.ended = "interrupted"
+        return self.result
+
+    # -- the warm tier --------------------------------------------------------------------------------------------
+
+    def _work_warm(self) -> None:
+        try:
+            self._sweep()
+        except Unavailable as unavailable:
+            self._fall_back(unavailable.message)
+            return
+        if self.result.baseline is not None and self.result.baseline.state is State.HELD:
+            self._confirm()
+
+    def _fall_back(self, why: str) -> None:
+        self._listener.print(f"not in the warm tier: {why}; every schedule is a run with real kills")
+        self._directory.set_aside_results()
+        self.result.results, self.result.wanted, self.result.impossible = {}, [], {}
+        self.result.baseline = None
+        self._save(replace(self.result.plan, tier="real", tier_reason=why, points=()))
+        self._enumerate()
+        self._work_real()
+
+    def _sweep(self) -> None:
+        """Execute all schedules that have no result yet."""
+        self._listener.begins("starting the services and the Spark session")
+        run_dir = RunDir.below(_fresh(self._directory))
+        timeline = Timeline(run_dir.events)
+        execution = Execution(self._scenario, self._loaded.path, run_dir, timeline)
+        try:
+            with WarmTier(execution, last_batch=max(self.result.plan.batch_numbers)) as tier:
+                judge = Judge(tier, execution, run_dir.path / "outcomes", self._specs)
+                self._baseline(tier, judge)
+                self._enumerate()
+                if self.result.baseline is not None and self.result.baseline.state is State.HELD:
+                    self._execute(tier, judge)
+                self.result.distinct = judge.distinct
+        finally:
+            timeline.close()
+
+    def _baseline(self, tier: WarmTier, judge: Judge) -> None:
+        """Execute the run without faults: it shows which points this job reaches in the session, and whether it holds at all."""
+        self._listener.begins("the run without faults")
+        (executed,) = tier.execute([()])
+        if executed.failed or not executed.ended:
+            why = executed.failed or "; ".join(executed.errors[-1:]) or "it did not end"
+            raise Unavailable(f"without faults the query fails in the session: {why}")
+        self._instruments = set(executed.instruments)
+        found = self._judged(judge, executed)
+        self.result.baseline = found
+        if self.result.plan.points:
+            return  # continued
+        self._directory.add_result(_NO_FAULT, found)
+        reached = {Point(point) for _, point, batch, _ in executed.points if batch in self.result.plan.batch_numbers}
+        left_out = {
+            str(
+                point
+            ): "the session did not see the sink's commit: it sees those of onceproof's sinks and of psycopg, in the "
+            "thread that Spark calls"
+            for point in schedules.ORDER
+            if point not in reached
+        }
+        seen = {batch for _, _, batch, _ in executed.points}
+        if missing := set(self.result.plan.batch_numbers) - seen:
+            raise Unavailable(
+                f"the query made no batch {min(missing)}: the session limits the batches of a Kafka source read by "
+                "spark.readStream"
+            )
+        points = tuple(point for point in schedules.ORDER if point in reached)
+        self._save(replace(self.result.plan, points=points, not_explored={**self.result.plan.not_explored, **left_out}))
+
+    def _enumerate(self) -> None:
+        plan = self.result.plan
+        if not plan.points:  # in the real tier, runs show what is reached
+            plan = replace(plan, points=schedules.ORDER)
+            self._save(plan)
+        everywhere = schedules.places(plan.points, plan.batch_numbers)
+        if plan.mode == "singles":
+            drawn = schedules.singles(everywhere)
+        elif plan.mode == "pairs":
+            drawn = schedules.singles(everywhere) + schedules.pairs(everywhere)
+        else:
+            drawn = schedules.random_schedules(everywhere, plan.number, plan.seed)
+        for faults in drawn:
+            schedule = scheduled(faults)
+            if isinstance(schedule, str):
+                self.result.impossible[faults] = schedule
+            else:
+                self.result.wanted.append(faults)
+
+    def _execute(self, tier: WarmTier, judge: Judge) -> None:
+        todo = [faults for faults in self.result.wanted if faults not in self.result.results]
+        self._listener.begins(f"{len(todo)} schedules in the warm tier")
+        by_schedule = {_schedule(faults): faults for faults in todo}
+        began = self._clock()
+        for executed in tier.execute(self._within_budget(todo)):
+            self._keep(by_schedule[executed.strikes], self._judged(judge, executed))
+            self.result.warm_done += 1
+            self.result.warm_s = self._clock() - began
+        if len(self.result.results) < len(self.result.wanted):
+            self.result.ended = "budget"
+
+    def _within_budget(self, todo: Sequence[Faults]) -> Iterator[Schedule]:
+        for faults in todo:
+            if self.left_s < self._budget_s * (1 - _SWEEP):
+                return
+            yield _schedule(faults)
+
+    def _judged(self, judge: Judge, executed: Executed) -> Verdicts:
+        if executed.failed is not None:
+            return Verdicts("error", {}, executed.failed, None, False)
+        if not executed.reached:
+            missed = executed.strikes[len(executed.fired)]
+            why = f"the run did not reach {missed.point} of batch {missed.batch} (attempt {missed.attempt})"
+            if absent := executed.passed(missed):
+                why = f"attempt {missed.attempt} at batch {missed.batch} ended without {missed.point}: the sink committed nothing"
+            return Verdicts("inconclusive", {}, "; ".join([why, *executed.errors[-1:]]), None, False, absent)
+        found = judge.judge(executed)
+        return Verdicts(found.outcome.value, found.anomalies, found.reason, found.run, True)
+
+    # -- real kills -----------------------------------------------------------------------------------------------
+
+    def _work_real(self) -> None:
+        if self.result.baseline is None:
+            self._listener.begins("the run without faults")
+            self.result.baseline = self._real(_NO_FAULT)
+            self._directory.add_result(_NO_FAULT, self.result.baseline)
+        if self.result.baseline.state is not State.HELD:
+            return
+        todo = [faults for faults in self.result.wanted if faults not in self.result.results]
+        self._listener.begins(f"{len(todo)} schedules as runs with real kills")
+        longest = 0.0
+        for faults in todo:
+            if self.left_s < longest:
+                self.result.ended = "budget"
+                return
+            began = self._clock()
+            self._keep(faults, self._real(faults))
+            longest = max(longest, self._clock() - began)
+
+    def _confirm(self) -> None:
+        """Repeat with real kills: violations first, then a sample of the schedules that held."""
+        done = {one.faults for one in self.result.confirmations}
+        violated = [faults for faults in _covering(self.result.results) if faults not in done]
+        clean = sorted(faults for faults, found in self.result.results.items() if found.state is State.HELD)
+        self.result.sample = -(-len(clean) // round(1 / _CLEAN_SAMPLE))
+        chosen = random.Random(self.result.plan.seed).sample(clean, self.result.sample)  # noqa: S311  # no secret
+        todo = [*violated, *(faults for faults in chosen if faults not in done)]
+        self._listener.begins(f"{len(todo)} schedules again with real kills")
+        longest = 0.0
+        for number, faults in enumerate(todo):
+            # A violation is never reported without real kills: at least one is tried, whatever time is left.
+            if self.left_s < longest or (self.left_s < 0 and (number > 0 or not violated)):
+                self.result.ended = "budget"
+                return
+            began = self._clock()
+            one = Confirmation(faults, self.result.results[faults], self._real(faults))
+            longest = max(longest, self._clock() - began)
+            self.result.confirmations.append(one)
+            self._directory.add_confirmation(one)
+            agrees = "agrees" if one.agrees else "DISAGREES" if one.decided else "no verdict"
+            self._listener.print(f"real kills, {text_of(faults)}: {one.real.state}, {agrees} ({one.fast.state} before)")
+
+    def _real(self, faults: Faults) -> Verdicts:
+        return real_run(self._loaded, self._scenario, self._specs(_schedule(faults)), self._directory.runs)
+
+    def _specs(self, schedule: Sequence[Strike]) -> list[FaultSpec]:
+        return fault_specs(self._scenario, schedule, self._instruments)
+
+    def _keep(self, faults: Faults, found: Verdicts) -> None:
+        self.result.results[faults] = found
+        self._directory.add_result(faults, found)
+        self._listener.counts(len(self.result.results), len(self.result.wanted), self.result.count())
+
+    def _save(self, plan: Plan) -> None:
+        self.result.plan = plan
+        self._directory.save(plan)
+
+
+def _schedule(faults: Sequence[Place]) -> Schedule:
+    found = scheduled(faults)
+    assert not isinstance(found, str), found
+    return found
+
+
+def _covering(results: dict[Faults, Verdicts]) -> list[Faults]:
+    """Violated schedules that together have every point and anomaly of all of them: few faults first."""
+    violated = sorted(
+        (faults for faults, found in results.items() if found.state is State.VIOLATED),
+        key=lambda faults: (len(faults), faults),
+    )
+    covered: set[tuple[Point, str]] = set()
+    chosen = []
+    for faults in violated:
+        shows = {(place.point, anomaly) for place in faults for anomaly in results[faults].anomalies}
+        if not shows <= covered:
+            chosen.append(faults)
+            covered |= shows
+    return chosen
+
+
+def _fresh(directory: Directory) -> Path:
+    """A folder for this session of the warm tier: a continued exploration has one for each."""
+    for number in range(1, 10_000):
+        path = directory.warm / f"{number:02d}"
+        if not path.exists():
+            return path
+    raise EnvironmentProblem(f"{directory.warm} holds too many sessions")

@@ -1,0 +1,423 @@
+"""The warm tier in the harness: starts the services and the session once, then has it execute schedules, several at a time."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
+
+import psutil
+
+from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.formats.feed import fed_records
+from onceproof.history.execution import Execution
+from onceproof.history.memory import MemoryTables
+from onceproof.history.run_record import OutputRecord
+from onceproof.kinds.command import create_inputs, template_values
+from onceproof.kinds.contract import kind_of
+from onceproof.pipeline import callable_driver
+from onceproof.pipeline.feed import Feeder
+from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
+from onceproof.scenario.model import DRIVER, Scenario
+from onceproof.scenario.points import Point
+from onceproof.scenario.templates import fill
+from onceproof.stack.api import Stack
+from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stores.contract import store_of
+from onceproof.stores.kafka.read_back import collect_topics
+from onceproof.stores.postgres.compartments import Compartments
+from onceproof.stores.postgres.store import PostgresStore, tables_of
+from onceproof.warm import checkpoint
+from onceproof.warm.attempts import Strike
+
+#: Points at which the session can end an attempt.
+POINTS = (
+    Point.BEFORE_OFFSET_LOG,
+    Point.AFTER_OFFSET_LOG,
+    Point.BEFORE_SINK_COMMIT,
+    Point.AFTER_SINK_COMMIT,
+    Point.AFTER_COMMIT_LOG,
+)
+AT_ONCE = 8
+"""Schedules that the session executes at a time. More are not faster on two cores, and each takes longer."""
+_READ_EVERY = 24
+"""Schedules between two reads of the commits."""
+_READY_S = 180.0
+_SCHEDULE_S = 120.0
+
+
+class Unavailable(OnceproofError):
+    """The job cannot be warmed. The message is the reason."""
+
+    exit_code = 3
+
+
+def unavailable(scenario: Scenario) -> str | None:
+    """Why the warm tier cannot execute this scenario's pipeline; None if nothing in the scenario speaks against it."""
+    pipeline, stack = scenario.pipeline, scenario.stack
+    if pipeline.callable is None:
+        return "the pipeline is a command: only pipeline.callable can be warmed"
+    if stack.spark is not None:
+        return "its tasks run on a cluster: the session has only its own cores"
+    if stack.object_store is not None:
+        return "its checkpoints are in an object store: the session copies local ones"
+    if len(scenario.input) > 1:
+        return "it reads more than one topic: the session can limit the batches of only one"
+    for name, spec in scenario.outputs.items():
+        if not isinstance(store_of(spec), PostgresStore):
+            return f"output {name} is {store_of(spec).about}: the session can separate only Postgres tables of many schedules"
+        if "." in (spec.table or ""):
+            return f"output {name} names a schema ({spec.table}): each schedule has a schema of its own"
+    if not any(word.startswith(f"--{callable_driver.CHECKPOINT}=") for word in pipeline.command):
+        return f"the callable has no argument {callable_driver.CHECKPOINT}: each schedule needs a checkpoint of its own"
+    return None
+
+
+@dataclass
+class Executed:
+    """One schedule, as the session executed it."""
+
+    number: int
+    strikes: tuple[Strike, ...]
+    fired: tuple[float, ...]
+    """When each fault struck, in its order, seconds since ``wall_start``; shorter than ``strikes`` if some were not reached."""
+    starts: int
+    errors: tuple[str, ...]
+    """Failures of the job itself, not by a fault."""
+    ended: bool
+    """Whether the query came to the end of its input."""
+    tables: MemoryTables
+    outputs: dict[str, OutputRecord]
+    wall_start: float
+    seconds: float
+    query: str
+    points: tuple[tuple[float, str, int, int], ...] = ()
+    """What it reached: seconds since ``wall_start``, point, batch, start."""
+    instruments: frozenset[str] = frozenset()
+    open_watermark: bool = False
+    failed: str | None = None
+    """Why the harness could not execute it."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether every fault struck."""
+        return len(self.fired) == len(self.strikes)
+
+    def passed(self, missed: Strike) -> bool:
+        """Whether the attempt at which ``missed`` was due went on to the end of the batch without that point.
+
+        Only a commit of the sink can be left out so: a sink that knows the batch does not write it again.
+        """
+        since = self.fired[-1] if self.fired else 0.0
+        seen = {point for at, point, batch, _ in self.points if batch == missed.batch and at > since}
+        return missed.point is Point.BEFORE_SINK_COMMIT and missed.point not in seen and Point.AFTER_SINK_COMMIT in seen
+
+
+@dataclass
+class _Sent:
+    number: int
+    strikes: tuple[Strike, ...]
+    checkpoint: Path
+    at: float
+    wall: float = field(default_factory=time.time)
+
+    @property
+    def name(self) -> str:
+        return f"s{self.number:06d}"
+
+
+class WarmTier:
+    """Use it with ``with``. ``execution``: its directory gets the logs; its scenario has the outputs and the input."""
+
+    def __init__(self, execution: Execution, *, last_batch: int, at_once: int = AT_ONCE) -> None:
+        self._execution = execution
+        self._scenario = execution.scenario
+        self._last_batch = last_batch
+        self._at_once = at_once
+        self._closing = ExitStack()
+        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._number = 0
+        self.shared = MemoryTables()
+        """The tables that all schedules have in common: the input, and the ledger of the feed."""
+        self.ends: dict[str, dict[int, int]] = {}
+        self.versions: dict[str, Any] = {}
+        self._stack: Stack
+        self._places: Compartments
+        self._session: Service
+        self._connection: socket.socket
+        self._template: Path
+        self._folder: Path
+
+    def __enter__(self) -> Self:
+        """Start everything, and feed the input. Raises `Unavailable`, `EnvironmentProblem`, and as a run does."""
+        if (why := unavailable(self._scenario)) is not None:
+            raise Unavailable(why)
+        try:
+            self._start()
+            return self
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time so far: ``session`` (JVM and Python), ``services`` (Kafka, Postgres, proxies)."""
+        services = [service for service in self._owner.services() if service is not self._session]
+        return {"session": _cpu([self._session]), "services": _cpu(services)}
+
+    def session_rss_mib(self) -> float:
+        """Resident memory of the session: its Python and its JVM."""
+        processes = [process for process in self._session.members() if process.is_running()]
+        return float(sum(process.memory_info().rss for process in processes) / 2**20)
+
+    def execute(self, schedules: Iterable[Sequence[Strike]]) -> Iterator[Executed]:
+        """Execute schedules; each is yielded some time after it has ended, in any order. Raises `EnvironmentProblem`."""
+        waiting: dict[str, _Sent] = {}
+        done: list[tuple[_Sent, dict[str, Any], float]] = []
+        left = iter(schedules)
+        more = True
+        while more or waiting or done:
+            # A few more than the session executes at once, so that it never waits for the next one.
+            while more and len(waiting) < self._at_once + 2:
+                strikes = next(left, None)
+                if strikes is None:
+                    more = False
+                else:
+                    sent = self._send(tuple(strikes))
+                    waiting[sent.name] = sent
+            if waiting:
+                answer = self._answer()
+                done.append((waiting.pop(answer["id"]), answer, time.monotonic()))
+            if len(done) >= _READ_EVERY or (done and not waiting):
+                self._places.read()
+                for sent, answer, ended in done:
+                    yield self._executed(sent, answer, ended)
+                done.clear()
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        execution, scenario = self._execution, self._scenario
+        start = kind_of(scenario).fetch(scenario, survey=False)
+        self._owner = self._closing.enter_context(Owner())
+        services = start(self._owner, execution.directory.path, execution.timeline)
+        self._stack = stack = cast(Stack, services)
+        self.versions = dict(stack.versions())
+        if stack.checkpoint_jar is None:
+            raise Unavailable("the checkpoint file system does not fit this Spark (see `onceproof doctor`)")
+        create_inputs(execution, stack)
+        assert stack.postgres is not None, "every output is a Postgres table"
+        statements = scenario.pipeline.prepare.sql
+        self._places = self._closing.enter_context(Compartments(stack.postgres, tables_of(scenario), statements))
+        self._folder = self._owner.scratch / "schedules"
+        self._folder.mkdir()
+        self._start_session()
+        self._template = self._make_template()
+        self._feed()
+
+    def _start_session(self) -> None:
+        execution, stack = self._execution, self._stack
+        values = template_values(execution, stack)
+        here, gate = self._owner.scratch / "warm.sock", self._owner.scratch / "gate.sock"
+        scratch = self._owner.scratch / "session"
+        scratch.mkdir()
+        assert stack.postgres is not None and stack.checkpoint_jar is not None
+        hidden = {"postgres.password": stack.postgres.password}
+        pipeline = self._scenario.pipeline
+        own = {name: fill(value, {**values, **hidden}) for name, value in pipeline.env.items()}
+        # Many short jobs in one JVM on few cores: threads of a parallel collector would only compete with them.
+        own["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, ["-XX:+UseSerialGC", own.get("SPARK_SUBMIT_OPTS")]))
+        environment = job_environment(
+            class_path=stack.spark_class_path,
+            archive=stack.spark_archive,
+            scratch=scratch,
+            passfile=stack.postgres.passfile,
+            failpoints=None,
+            own=own,
+            secrets=pipeline.secrets,
+            checkpoint=CheckpointFiles(stack.checkpoint_jar, gate),
+        )
+        listener = self._closing.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(here))
+        listener.listen(1)
+        listener.settimeout(1.0)
+        function = fill(pipeline.callable or "", values)
+        words = [
+            str(here),
+            str(gate),
+            function,
+            str(self._at_once),
+            str(self._last_batch),
+            str(self._records_per_batch()),
+        ]
+        self._session = self._owner.start(
+            "warm-session",
+            [sys.executable, "-m", "onceproof.warm.session", *words],
+            log=execution.directory.logs / "session.log",
+            env=environment,
+            cwd=scratch,
+        )
+        deadline = time.monotonic() + _READY_S
+        while True:
+            try:
+                self._connection = self._closing.enter_context(listener.accept()[0])
+                break
+            except TimeoutError:
+                if not self._session.is_running() or time.monotonic() > deadline:
+                    raise EnvironmentProblem(
+                        f"the warm session did not start:\n{self._session.log_tail()}",
+                        hint=f"its log: {self._session.log}",
+                    ) from None
+        self._connection.settimeout(None)
+        threading.Thread(target=self._listen, name="warm-answers", daemon=True).start()
+        self._answer()
+
+    def _records_per_batch(self) -> int:
+        """The limit of a batch with which the input makes exactly as many batches as it has chunks.
+
+        Spark divides the limit among the partitions and rounds down: each batch may lack one record per partition.
+        """
+        (spec,) = self._scenario.input
+        rows = spec.rows or 0
+        return -(-rows // spec.chunks) + spec.partitions
+
+    def _make_template(self) -> Path:
+        """Run the query once on the empty topic; its plan of batch 0 is where every schedule begins."""
+        sent = self._send((), fresh=True)
+        answer = self._answer()
+        self._places.read()
+        self._executed(sent, answer, time.monotonic(), keep=True)
+        if not answer.get("ended"):
+            why = answer.get("failed") or "; ".join(answer["errors"])
+            raise Unavailable(f"the query did not end when its topics were empty: {why}")
+        if (why_not := checkpoint.is_template(sent.checkpoint)) is not None:
+            raise Unavailable(why_not)
+        return sent.checkpoint
+
+    def _feed(self) -> None:
+        execution, stack = self._execution, self._stack
+        for spec in self._scenario.input:
+            records = fed_records(self._scenario, spec, execution.here)
+            feeder = Feeder(stack.kafka.harness_client(), records, spec, self.shared, execution.timeline)
+            for chunk in range(spec.chunks):
+                feeder.send_chunk(chunk)
+            feeder.close()
+            self.ends[spec.topic] = dict(feeder.ends)
+        # No schedule changes the input, so it is read once.
+        topics = [spec.topic for spec in self._scenario.input]
+        collect_topics(stack.kafka, topics, {}, self.shared, execution.timeline)
+
+    # -- one schedule ---------------------------------------------------------------------------------------------
+
+    def _send(self, strikes: tuple[Strike, ...], *, fresh: bool = False) -> _Sent:
+        self._number += 1
+        root = self._folder / f"s{self._number:06d}"
+        args, where = self._arguments(root, f"s{self._number:06d}")
+        sent = _Sent(self._number, strikes, where, time.monotonic())
+        self._places.create(sent.name)
+        if fresh:
+            root.mkdir()
+        else:
+            checkpoint.begin_from(self._template, where)
+        request = {
+            "id": sent.name,
+            "checkpoint": str(where),
+            "args": args,
+            "strikes": [{"batch": s.batch, "point": str(s.point), "attempt": s.attempt} for s in strikes],
+            "deadline_s": _SCHEDULE_S,
+        }
+        try:
+            self._connection.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            raise self._died() from None
+        return sent
+
+    def _arguments(self, root: Path, name: str) -> tuple[Mapping[str, Any], Path]:
+        """The callable's arguments for this schedule, and its checkpoint."""
+        values = template_values(self._execution, self._stack)
+        values |= {"checkpoint": str(root), "postgres": self._places.uri(name)}
+        values["postgres.jdbc"] = self._places.jdbc_url(name)
+        words = [fill(word, values) for word in self._scenario.pipeline.command[len(DRIVER) + 1 :]]
+        args = callable_driver.arguments(words)
+        return args, Path(str(args[callable_driver.CHECKPOINT]))
+
+    def _executed(self, sent: _Sent, answer: dict[str, Any], ended: float, *, keep: bool = False) -> Executed:
+        tables, found = self._places.take(sent.name)
+        query = str(sent.checkpoint.relative_to(self._folder / sent.name))
+        events = answer.get("events", [])
+        failed = answer.get("failed")
+        if failed is None:
+            tables.append("batches", checkpoint.batch_rows(sent.checkpoint, query, events, sent.wall))
+            tables.append("progress", checkpoint.progress_rows(sent.checkpoint, query))
+        executed = Executed(
+            sent.number,
+            sent.strikes,
+            tuple(at - sent.wall for at in answer.get("fired", ())),
+            answer.get("last_start", -1) + 1,
+            tuple(answer.get("errors", ())),
+            bool(answer.get("ended")),
+            tables,
+            {name: OutputRecord(columns=o.columns, note=o.note, rows=o.rows) for name, o in found.items()},
+            sent.wall,
+            round(ended - sent.at, 3),
+            query,
+            tuple((wall - sent.wall, point, batch, start) for wall, point, batch, start in events),
+            frozenset(answer.get("instruments", ())),
+            failed is None and checkpoint.open_watermark(sent.checkpoint),
+            failed,
+        )
+        if not keep:
+            checkpoint.remove(self._folder / sent.name)
+        return executed
+
+    # -- answers of the session -----------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        try:
+            for line in self._connection.makefile("r", encoding="utf-8"):
+                self._answers.put(json.loads(line))
+        except OSError:
+            pass
+        finally:
+            self._answers.put(None)
+
+    def _answer(self) -> dict[str, Any]:
+        deadline = time.monotonic() + _READY_S + _SCHEDULE_S
+        while True:
+            try:
+                answer = self._answers.get(timeout=1.0)
+                break
+            except queue.Empty:
+                self._stack.check_health()
+                if time.monotonic() > deadline:
+                    raise EnvironmentProblem(f"the warm session does not answer:\n{self._session.log_tail()}") from None
+        if answer is None:
+            raise self._died()
+        return answer
+
+    def _died(self) -> Unavailable:
+        return Unavailable(
+            f"the warm session has ended: a job that ends its process cannot be warmed; its log: {self._session.log}"
+        )
+
+
+def _cpu(services: Iterable[Service]) -> float:
+    total = 0.0
+    for service in services:
+        for process in service.members():
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+    return total

@@ -1,0 +1,180 @@
+"""What an exploration stores, when two outcomes are equal, and what follows from the results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.api.exploration import Wanted, explore
+from onceproof.base.errors import UsageError
+from onceproof.explore import matrix
+from onceproof.explore.exploration import Confirmation, Directory, Plan, State, Verdicts
+from onceproof.explore.outcome import digest
+from onceproof.explore.schedules import ORDER, Place
+from onceproof.explore.session import Exploration, _covering
+from onceproof.history.memory import MemoryTables
+from onceproof.judge.findings import Outcome
+from onceproof.scenario.points import Point
+from onceproof.warm.attempts import Strike
+from onceproof.warm.tier import Executed
+
+FIRST, SECOND = Place(1, Point.AFTER_SINK_COMMIT), Place(2, Point.AFTER_OFFSET_LOG)
+HELD = Verdicts("held")
+DUPLICATE = Verdicts("violated", {"duplicate": 20}, "20 rows")
+
+
+def executed(rows: list[tuple[int, str]], *, others: int = 0, starts: int = 2, **facts: Any) -> Executed:
+    """An execution with these rows (commit, content), and other commits before each."""
+    tables = MemoryTables()
+    for number, (commit, content) in enumerate(rows):
+        order = commit * (1 + others) + others
+        tables.append(
+            "output", [{"output": "o", "op": "insert", "offset": number, "commit_order": order, "content": content}]
+        )
+        tables.append("snapshot", [{"output": "o", "content": content}])
+    for commit in sorted({commit for commit, _ in rows}):
+        order = commit * (1 + others) + others
+        tables.append(
+            "commits", [{"commit_order": order, "xid": 700 + order, "commit_time_us": int((100 + commit) * 1e6)}]
+        )
+        batch = {"query": "q", "batch": commit, "planned_at": commit - 0.5, "committed_at": commit + 0.5}
+        tables.append("batches", [{**batch, "partition": p, "committed_by": starts - 1} for p in (0, 1)])
+    known = {"strikes": (Strike(1, Point.AFTER_SINK_COMMIT),), "fired": (1.2,), "points": ()}
+    return Executed(
+        number=1,
+        starts=starts,
+        errors=(),
+        ended=True,
+        tables=tables,
+        outputs={},
+        wall_start=100.0,
+        seconds=0.1,
+        query="q",
+        **{**known, **facts},
+    )
+
+
+def test_equal_rows_in_equal_commits_and_batches_are_one_outcome_whatever_struck() -> None:
+    one = executed([(0, "a"), (1, "b")])
+    other = executed(
+        [(0, "a"), (1, "b")], others=2, starts=3, strikes=(Strike(1, Point.AFTER_OFFSET_LOG),), fired=(0.9,)
+    )
+    assert digest(one, cause=False) == digest(other, cause=False)
+    assert digest(one, cause=True) != digest(other, cause=True)  # what explains a finding may differ
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(0, "a"), (1, "b"), (1, "b")],  # a row twice
+        [(0, "a")],  # a row less
+        [(0, "a"), (0, "b")],  # in another commit
+        [(0, "b"), (1, "a")],  # in another order
+        [(0, "a"), (1, "B")],  # another value
+    ],
+)
+def test_any_other_rows_are_another_outcome(rows: list[tuple[int, str]]) -> None:
+    assert digest(executed([(0, "a"), (1, "b")]), cause=False) != digest(executed(rows), cause=False)
+
+
+def test_a_query_that_did_not_end_is_another_outcome() -> None:
+    ended, not_ended = executed([(0, "a")]), executed([(0, "a")])
+    not_ended.ended = False
+    assert digest(ended, cause=False) != digest(not_ended, cause=False)
+
+
+def test_an_attempt_that_ended_without_a_commit_does_not_have_that_point() -> None:
+    strikes = (Strike(1, Point.AFTER_SINK_COMMIT), Strike(1, Point.BEFORE_SINK_COMMIT, 2))
+    first = [(1.0, str(Point.BEFORE_SINK_COMMIT), 1, 0), (1.2, str(Point.AFTER_SINK_COMMIT), 1, 0)]
+    replay = (1.9, str(Point.AFTER_SINK_COMMIT), 1, 1)
+    skipped = executed([(0, "a")], strikes=strikes, points=(*first, replay))
+    assert not skipped.reached and skipped.passed(strikes[1])
+    assert not executed([(0, "a")], strikes=strikes, points=tuple(first)).passed(strikes[1])  # the replay never ended
+    missed = Strike(1, Point.AFTER_COMMIT_LOG, 2)
+    assert not executed([(0, "a")], strikes=(strikes[0], missed), points=(*first, replay)).passed(missed)
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan("s", "/s.yaml", "0", "pairs", 0, 7, (1, 2, 3), 30, "warm", points=ORDER, not_explored={"x": "why"})
+
+
+def test_the_state_is_read_back_as_it_was_stored_also_after_half_a_line(tmp_path: Path, plan: Plan) -> None:
+    directory = Directory.create(tmp_path, "s")
+    directory.save(plan)
+    directory.add_result((FIRST,), DUPLICATE)
+    with (directory.path / "results.jsonl").open("a") as file:
+        file.write('{"faults": [[1, "after')
+    directory.add_result((FIRST, SECOND), HELD)
+    directory.add_confirmation(Confirmation((FIRST,), DUPLICATE, DUPLICATE))
+    again, stored = Directory.open(directory.path)
+    assert stored == plan
+    assert again.results() == {(FIRST,): DUPLICATE, (FIRST, SECOND): HELD}
+    assert [one.agrees for one in again.confirmations()] == [True]
+
+
+def test_a_folder_without_an_exploration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no exploration\.json"):
+        Directory.open(tmp_path)
+    (tmp_path / "exploration.json").write_text('{"version": 99}')
+    with pytest.raises(UsageError, match="its version is 99"):
+        Directory.open(tmp_path)
+
+
+def test_the_fewest_schedules_that_show_every_point_and_anomaly_are_confirmed() -> None:
+    results = {(FIRST, SECOND): DUPLICATE, (FIRST,): DUPLICATE, (FIRST, FIRST): DUPLICATE, (SECOND,): HELD}
+    assert _covering(results) == [(FIRST,), (FIRST, SECOND)]
+
+
+@pytest.mark.parametrize(
+    ("results", "confirmations", "wanted"),
+    [
+        ({(FIRST,): HELD}, [Confirmation((FIRST,), HELD, HELD)], Outcome.HELD),
+        ({(FIRST,): HELD}, [], Outcome.INCONCLUSIVE),  # no ordinary run
+        ({(FIRST,): HELD}, [Confirmation((FIRST,), HELD, DUPLICATE)], Outcome.VIOLATED),
+        ({(FIRST,): DUPLICATE}, [], Outcome.INCONCLUSIVE),  # never reported without real kills
+        ({(FIRST,): DUPLICATE}, [Confirmation((FIRST,), DUPLICATE, DUPLICATE)], Outcome.VIOLATED),
+        ({(FIRST,): DUPLICATE}, [Confirmation((FIRST,), DUPLICATE, HELD)], Outcome.INCONCLUSIVE),
+        ({(FIRST,): Verdicts("inconclusive", hit=False)}, [Confirmation((SECOND,), HELD, HELD)], Outcome.INCONCLUSIVE),
+    ],
+)
+def test_the_outcome_is_held_or_violated_only_with_real_kills(
+    tmp_path: Path,
+    plan: Plan,
+    results: dict[tuple[Place, ...], Verdicts],
+    confirmations: list[Confirmation],
+    wanted: Outcome,
+) -> None:
+    result = Exploration(
+        plan, Directory(tmp_path), [(FIRST,)], results=results, confirmations=confirmations, baseline=HELD
+    )
+    assert result.outcome() is wanted
+    text = matrix.as_text(result)
+    assert ("the warm tier is off for this job" in text) == bool(result.disagreements)
+    assert matrix.as_json(result)["exit"] == wanted.exit_code
+    assert "| point | batch 1 |" in matrix.as_markdown(result)
+
+
+def test_a_schedule_that_was_not_exercised_is_never_held() -> None:
+    assert Verdicts("held", hit=False).state is State.NOT_EXERCISED
+    assert Verdicts("held", hit=False, absent=True).state is State.N_A
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"singles": True, "pairs": True, "random": None}, "--singles and --pairs"),
+        ({"tier": "hot"}, "'hot' is not a tier"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        Wanted.of(**{"singles": False, "pairs": False, "random": None, **options})
+
+
+def test_consumers_cannot_be_explored(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="describes consumers"):
+        explore("fan-out", runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,85 @@
+"""Which schedules are enumerated, with which attempts, and which ones no run can reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from onceproof.explore.matrix import interval
+from onceproof.explore.schedules import (
+    MOST_FAULTS,
+    ORDER,
+    Place,
+    pairs,
+    places,
+    random_schedules,
+    scheduled,
+    singles,
+)
+from onceproof.scenario.points import Point
+from onceproof.warm.attempts import Strike
+
+ALL = places(ORDER, (1, 2, 3))
+
+
+def test_each_point_of_each_batch_is_a_place_in_the_order_of_a_run() -> None:
+    assert len(ALL) == 15
+    assert ALL[0] == Place(1, Point.BEFORE_OFFSET_LOG) and ALL[-1] == Place(3, Point.AFTER_COMMIT_LOG)
+    assert [place.point for place in ALL[:5]] == list(ORDER)
+
+
+def test_all_ordered_pairs_are_enumerated_and_each_is_possible_or_has_a_reason() -> None:
+    everything = pairs(ALL)
+    assert len(everything) == len(set(everything)) == 225
+    possible = [faults for faults in everything if not isinstance(scheduled(faults), str)]
+    # Across batches: 3 pairs of batches, 25 each. Within one: 25 - 5 after the commit is logged - 3 before the plan of a replay.
+    assert len(possible) == 3 * 25 + 3 * (25 - 5 - 3)
+    assert all(not isinstance(scheduled(faults), str) for faults in singles(ALL))
+
+
+@pytest.mark.parametrize(
+    ("faults", "wanted"),
+    [
+        ([(1, Point.AFTER_SINK_COMMIT)], [1]),
+        ([(1, Point.AFTER_SINK_COMMIT), (2, Point.AFTER_SINK_COMMIT)], [1, 1]),
+        ([(1, Point.AFTER_SINK_COMMIT), (1, Point.AFTER_SINK_COMMIT), (1, Point.AFTER_COMMIT_LOG)], [1, 2, 3]),
+        ([(1, Point.BEFORE_OFFSET_LOG), (1, Point.BEFORE_OFFSET_LOG), (1, Point.AFTER_OFFSET_LOG)], [1, 2, 3]),
+        ([(1, Point.AFTER_SINK_COMMIT), (1, Point.AFTER_OFFSET_LOG)], [1, 2]),
+    ],
+)
+def test_a_fault_strikes_the_attempt_that_follows_the_last_crash(
+    faults: list[tuple[int, Point]], wanted: list[int]
+) -> None:
+    found = scheduled([Place(*fault) for fault in faults])
+    assert found == tuple(Strike(batch, point, attempt) for (batch, point), attempt in zip(faults, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        ([(2, Point.AFTER_SINK_COMMIT), (1, Point.AFTER_SINK_COMMIT)], "batch 1 is over"),
+        ([(1, Point.AFTER_COMMIT_LOG), (1, Point.AFTER_COMMIT_LOG)], "not attempted again"),
+        ([(1, Point.AFTER_OFFSET_LOG), (1, Point.BEFORE_OFFSET_LOG)], "does not write offsets/1 again"),
+    ],
+)
+def test_what_no_run_can_reach_has_a_reason(faults: list[tuple[int, Point]], why: str) -> None:
+    found = scheduled([Place(*fault) for fault in faults])
+    assert isinstance(found, str) and why in found
+
+
+def test_random_schedules_are_distinct_possible_and_the_same_for_the_same_seed() -> None:
+    drawn = random_schedules(ALL, 200, 7)
+    assert len(drawn) == len(set(drawn)) == 200
+    assert {len(faults) for faults in drawn} == set(range(1, MOST_FAULTS + 1))
+    assert all(not isinstance(scheduled(faults), str) for faults in drawn)
+    assert drawn == random_schedules(ALL, 200, 7) != random_schedules(ALL, 200, 8)
+
+
+def test_a_space_with_fewer_schedules_than_wanted_gives_those_that_it_has() -> None:
+    few = random_schedules([Place(1, Point.AFTER_COMMIT_LOG)], 50, 0)
+    assert few == [(Place(1, Point.AFTER_COMMIT_LOG),)]
+
+
+def test_the_interval_of_a_share() -> None:
+    low, high = interval(5, 50)
+    assert low == pytest.approx(0.0435, abs=5e-4) and high == pytest.approx(0.2136, abs=5e-4)
+    assert interval(0, 20)[0] == 0.0 and interval(20, 20)[1] == 1.0
