@@ -433,8 +433,6 @@ def list_(
 def schema_() -> None:
     """Print the JSON Schema of scenario files, for your editor.
 
-    It describes every field.
-
     \b
     onceproof schema > onceproof.schema.json
     """

@@ -7,7 +7,6 @@ for people (`Loose`) counts as unknown if its value has another type. Keys that 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -15,17 +14,28 @@ from typing import Annotated, Any, Self
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
 )
-from pydantic_core import PydanticCustomError, PydanticUseDefault
 
 from onceproof.base.errors import HistoryError, NotARun
 from onceproof.history import run_files
+from onceproof.history.fields import (
+    Bool,
+    Loose,
+    MaybeBool,
+    MaybeText,
+    Part,
+    TextOrNull,
+    a_count,
+    a_whole,
+    an_object,
+    is_time,
+    must,
+    object_or_null,
+    objects_or_null,
+    texts_of,
+)
 from onceproof.history.not_a_run import describe_path
 from onceproof.history.version import JUDGE_THERE, other_version
 from onceproof.scenario.model import ConsumersSpec, Scenario, kind_of_pipeline
@@ -37,82 +47,8 @@ AGAIN = "copy the whole run directory again, or run the scenario again"
 _FORMAT = "it breaks the format in docs/history.md: fix the program that wrote it, or copy the run again"
 
 
-def _must(is_right: Callable[[Any], bool], wanted: str, *, null: bool = False) -> BeforeValidator:
-    """Refuse any other value, and report what it must be. Nothing is converted: a number as text is refused."""
-    words = f"{wanted} or null" if null else wanted
-
-    def check(value: Any) -> Any:
-        if not (is_right(value) or (null and value is None)):
-            raise PydanticCustomError("wrong", "must be {wanted}", {"wanted": words})
-        return value
-
-    return BeforeValidator(check)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-def _is_time(value: Any) -> bool:
-    """Whether the value is a number of seconds that a 64-bit clock of microseconds can represent."""
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**43
-    )
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict | BaseModel)
-
-
-def _are_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_object, value))
-
-
-def _texts(value: Any) -> list[str]:
-    """The texts in a list, so that the names of secrets are known even if other items are wrong."""
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _or_default(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    try:
-        return validate(value)
-    except ValidationError:
-        if info.context is not None:
-            raise
-        raise PydanticUseDefault from None
-
-
-#: For fields that decide nothing: a stored value of another type counts as unknown.
-Loose = WrapValidator(_or_default)
-
-_bool = _must(lambda value: isinstance(value, bool), "true or false")
-_text = _must(lambda value: isinstance(value, str), "a string")
-_text_or_null = _must(lambda value: isinstance(value, str), "a string", null=True)
-_whole = _must(_is_whole, "a whole number")
-_count = _must(lambda value: _is_whole(value) and value >= 0, "a whole number from 0 on")
-_object = _must(_is_object, "an object")
-_object_or_null = _must(_is_object, "an object", null=True)
-_objects_or_null = _must(lambda value: value is None or _are_objects(value), "a list of objects")
-
-Bool = Annotated[bool, _bool]
-MaybeBool = Annotated[bool | None, _bool]
-"""None: the record lacks the key. Null is refused."""
-MaybeText = Annotated[str | None, _text]
-TextOrNull = Annotated[str | None, _text_or_null]
-
-
-class Part(BaseModel):
-    """A part of the record: frozen, and open to keys that other programs add."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields that were set. No default is written."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
-
-
 class StoredPipeline(Part):
-    secrets: Annotated[list[str], BeforeValidator(_texts)] = Field(
+    secrets: Annotated[list[str], BeforeValidator(texts_of)] = Field(
         [], description="environment variables passed to the job"
     )
     consumers: Any = Field(None, description="plain consumers instead of a Spark job")
@@ -131,8 +67,8 @@ class StoredScenario(Part):
     """The scenario as it was run, with every default filled in. `parsed` makes a `Scenario` from it."""
 
     name: MaybeText = Field(None, description="the name in the scenario's file")
-    claim: Annotated[dict[str, Any] | None, _object] = Field(None, description="what the pipeline promises")
-    chaos: Annotated[list[dict[str, Any]] | None, _objects_or_null] = Field(None, description="the faults")
+    claim: Annotated[dict[str, Any] | None, an_object] = Field(None, description="what the pipeline promises")
+    chaos: Annotated[list[dict[str, Any]] | None, objects_or_null] = Field(None, description="the faults")
     pipeline: Annotated[StoredPipeline, Loose] = Field(StoredPipeline(), description="the job under test")
     stack: Any = Field(None, description="the services that it ran on")
     input: Any = Field(None, description="the topics that were fed")
@@ -201,13 +137,13 @@ class FailureRecord(Part):
 
 
 class JobRecord(Part):
-    starts: Annotated[int, _count] = Field(1, description="how often the job was started")
-    exits: Annotated[list[ExitRecord] | None, _objects_or_null] = Field(None, description="each exit of its process")
+    starts: Annotated[int, a_count] = Field(1, description="how often the job was started")
+    exits: Annotated[list[ExitRecord] | None, objects_or_null] = Field(None, description="each exit of its process")
     jvms: Annotated[list[JvmRecord], Loose] = Field([], description="how each of its JVMs was started")
     died_before_fault: Bool = Field(False, description="the job failed before any fault struck")
     given_up: Annotated[bool, Loose] = Field(False, description="the job was restarted too often without progress")
     traceback: TextOrNull = Field(None, description="the end of its log, if the run ended early")
-    failure: Annotated[FailureRecord | None, _object_or_null] = Field(None, description="why it failed")
+    failure: Annotated[FailureRecord | None, object_or_null] = Field(None, description="why it failed")
     log_tail: TextOrNull = Field(None, description="the last lines of its log")
 
     def failure_text(self) -> str:
@@ -275,15 +211,15 @@ class DecodeProblem(Part):
 
 class DecodeNote(Part):
     decode: Annotated[str | None, Loose] = Field(None, description="the format or function, as the scenario names it")
-    undecodable: Annotated[int | None, _count] = Field(None, description="number of values that it could not decode")
+    undecodable: Annotated[int | None, a_count] = Field(None, description="number of values that it could not decode")
     first: Annotated[str | None, Loose] = Field(None, description="position of the first such value, and the error")
     problems: Annotated[list[DecodeProblem], Loose] = Field([], description="a format: the first of these values")
-    types: Annotated[dict[str, str], _object] = Field(
+    types: Annotated[dict[str, str], an_object] = Field(
         {}, description="a format: path of a field, as a JSON list -> DuckDB's type, if JSON does not show it"
     )
 
 
-_Notes = Annotated[dict[str, Annotated[DecodeNote | None, _object_or_null]], _object]
+_Notes = Annotated[dict[str, Annotated[DecodeNote | None, object_or_null]], an_object]
 
 
 class DecodedRecord(Part):
@@ -337,15 +273,15 @@ class _Stamp(BaseModel):
 class RunRecord(Part):
     """``run.json``. It grows during the run: a field that is not known yet has its default."""
 
-    schema_: Annotated[int | None, _whole] = Field(None, alias="schema", description="version of the tables' format")
+    schema_: Annotated[int | None, a_whole] = Field(None, alias="schema", description="version of the tables' format")
     onceproof: Annotated[str | None, Loose] = Field(None, description="version of onceproof that wrote the record")
-    scenario: Annotated[StoredScenario, _object] = Field(StoredScenario(), description="the scenario as it was run")
+    scenario: Annotated[StoredScenario, an_object] = Field(StoredScenario(), description="the scenario as it was run")
     scenario_path: MaybeText = Field(None, description="the scenario's file at the time of the run")
     stack_profile: Annotated[str | None, Loose] = Field(
         None, description="what `--stack` named; how to reach that stack is not stored"
     )
-    seed: Annotated[int | None, _whole] = Field(None, description="seed of generated input")
-    wall_start: Annotated[float | None, _must(_is_time, "a number of seconds since 1970")] = Field(
+    seed: Annotated[int | None, a_whole] = Field(None, description="seed of generated input")
+    wall_start: Annotated[float | None, must(is_time, "a number of seconds since 1970")] = Field(
         None, description="wall clock at 0 of the run's clock, seconds since 1970"
     )
     versions: Annotated[dict[str, str | BuiltComponent | None] | None, Loose] = Field(
@@ -371,20 +307,20 @@ class RunRecord(Part):
     )
     nudged: Bool = Field(False, description="the harness restarted the job after a period without progress")
     never_reads: Bool = Field(False, description="the job reads none of the topics that were fed")
-    open_watermarks: Annotated[dict[str, Annotated[OpenWatermark | None, _object_or_null]] | None, _object_or_null] = (
+    open_watermarks: Annotated[dict[str, Annotated[OpenWatermark | None, object_or_null]] | None, object_or_null] = (
         Field(None, description="query -> why no batch has acted on its last watermark")
     )
-    job: Annotated[JobRecord | None, _object_or_null] = Field(None, description="null: no job was run")
-    outputs: Annotated[dict[str, OutputRecord | None] | None, Loose, _object_or_null] = Field(
+    job: Annotated[JobRecord | None, object_or_null] = Field(None, description="null: no job was run")
+    outputs: Annotated[dict[str, OutputRecord | None] | None, Loose, object_or_null] = Field(
         None, description="output -> what was read back from it"
     )
     ends: Annotated[dict[str, dict[int, int]] | None, Loose] = Field(
         None, description="input topic -> partition -> its end offset"
     )
-    decoded: Annotated[DecodedRecord | None, _object_or_null] = Field(
+    decoded: Annotated[DecodedRecord | None, object_or_null] = Field(
         None, description="how formats and functions that decode values fared"
     )
-    expectation: Annotated[ExpectationRecord | None, _object_or_null] = Field(
+    expectation: Annotated[ExpectationRecord | None, object_or_null] = Field(
         None, description="how an oracle that runs code fared"
     )
     imported: Bool = Field(
@@ -393,11 +329,11 @@ class RunRecord(Part):
     observed: Bool = Field(False, description="the whole history is written; a run without it is never judged")
     interrupted: Bool = Field(False, description="the run was interrupted before it was observed to its end")
     error: TextOrNull = Field(None, description="the error that ended the run before it was observed to its end")
-    seconds: Annotated[float, _must(_is_time, "a number of seconds")] = Field(0.0, description="duration of the run")
+    seconds: Annotated[float, must(is_time, "a number of seconds")] = Field(0.0, description="duration of the run")
     harness_peak_rss_kib: Annotated[int | None, Loose] = Field(
         None, description="peak memory of the harness before judging"
     )
-    slice: Annotated[SliceRecord | None, _object] = Field(None, description="for a slice: its run and its finding")
+    slice: Annotated[SliceRecord | None, an_object] = Field(None, description="for a slice: its run and its finding")
 
     @classmethod
     def read(cls, run_dir: Path) -> Self:
