@@ -105,7 +105,9 @@ def test_the_option_reports_to_the_server(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "onceproof.toml").write_text('[gate]\nscenarios = [{path = "a.yaml"}]\n')
     duplicate = Finding("duplicate", "table", 2, "2 extra rows", (Witness({}, "but 2 rows"),))
 
-    def run(loaded: LoadedScenario, *, runs_dir: Path, listeners: object, seed: int | None = None) -> Run:
+    def run(
+        loaded: LoadedScenario, *, runs_dir: Path, listeners: object, seed: int | None = None, tier: str = "real"
+    ) -> Run:
         found = Verdict(loaded.scenario.name, Outcome.VIOLATED, {}, ("duplicate in table",), (duplicate,))
         return Run(loaded.scenario, found, runs_dir / "one")
 
