@@ -116,7 +116,13 @@ def test_the_option_reports_to_the_server(tmp_path: Path, monkeypatch: pytest.Mo
     duplicate = Finding("duplicate", "table", 2, "2 extra rows", (Witness({}, "but 2 rows"),))
 
     def run(
-        loaded: LoadedScenario, *, runs_dir: Path, listeners: object, shared: object, seed: int | None = None
+        loaded: LoadedScenario,
+        *,
+        runs_dir: Path,
+        listeners: object,
+        shared: object,
+        seed: int | None = None,
+        tier: str = "real",
     ) -> Run:
         found = Verdict(loaded.scenario.name, Outcome.VIOLATED, StatedClaim(), ("duplicate in table",), (duplicate,))
         return Run(loaded.scenario, found, runs_dir / "one")

@@ -54,9 +54,10 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
             seed: int | None,
             listeners: list[Callable[[Event], None]],
             shared: object,
+            tier: str,
         ) -> Any:
             path = given.path
-            calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed, "shared": shared})
+            calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed, "shared": shared, "tier": tier})
             listeners[0](Event(0.0, "phase", {"name": "run"}))
             end = scenarios[path.stem][1]
             if isinstance(end, signal.Signals):
@@ -165,7 +166,7 @@ def test_an_interruption_skips_the_remaining_scenarios(world: Any) -> None:
 def test_options_reach_the_run(world: Any, tmp_path: Path) -> None:
     calls = world(mine=(ExpectedVerdict(), Outcome.HELD))
     invoke("run", "mine", "--runs", str(tmp_path / "r"), "--seed", "7")
-    assert calls == [{"scenario": "mine", "runs_dir": tmp_path / "r", "seed": 7, "shared": None}]
+    assert calls == [{"scenario": "mine", "runs_dir": tmp_path / "r", "seed": 7, "shared": None, "tier": "real"}]
 
 
 @pytest.mark.parametrize(("options", "stacks"), [([], 1), (["--fresh-stack"], 0)])
@@ -414,3 +415,17 @@ def test_a_reader_that_closes_the_pipe_causes_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("naive-append", "--tier", "warm-ish"), "--tier 'warm-ish': there is no such tier"),
+        (("ack-lost-duplicates", "--tier", "kept"), "ack-lost-duplicates runs plain consumers"),
+    ],
+)
+def test_a_tier_that_cannot_be_used_is_refused_before_anything_starts(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = invoke("run", *words, "--runs", str(tmp_path / "runs"))
+    assert done.exit_code == 2 and said in done.output and not (tmp_path / "runs").exists()

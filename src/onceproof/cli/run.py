@@ -67,19 +67,16 @@ def run_scenarios(
     how = tier_of(tier)
     profile = None if stack is None else profile_of(stack)
     loaded = load_all(names() if everything else given, profile)
-    consumers = [each.scenario.name for each in loaded if each.scenario.pipeline.consumers]
-    if how != "real" and consumers and not everything:
-        raise UsageError(
-            f"--tier {how} is for Spark jobs, but {consumers[0]} runs plain consumers", hint="leave it out"
-        )
+    tiers = [_tier_for(each.scenario, how) for each in loaded]
+    without = [each.scenario.name for each, its in zip(loaded, tiers, strict=True) if its != how]
+    if without and not everything:
+        raise UsageError(f"--tier {how} is for Spark jobs; {without[0]} runs plain consumers", hint="leave it out")
     for _, file in files:
         write_file(file, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []
     with nullcontext() if fresh_stack or len(loaded) == 1 else shared_stack(loaded) as shared:
-        for each in loaded:
-            results.append(
-                _run_one(each, runs_dir, seed, output, "real" if each.scenario.pipeline.consumers else how, shared)
-            )
+        for each, its in zip(loaded, tiers, strict=True):
+            results.append(_run_one(each, runs_dir, seed, output, its, shared))
             if isinstance(results[-1].error, Interrupted):
                 break
             if len(loaded) > 1:
@@ -196,6 +193,13 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output, *, fre
     if output.as_json:
         output.result(json.dumps(done.to_json()))
     return done.exit_code
+
+
+def _tier_for(scenario: Scenario, wanted: Tier) -> Tier:
+    """The tier of this scenario's run: only Spark jobs have drivers."""
+    from onceproof.kinds.contract import kind_of
+
+    return wanted if kind_of(scenario).micro_batches else "real"
 
 
 def _run_one(
