@@ -27,7 +27,7 @@ LEAVES = ("chaos", "sinks", "checkers", "reports")
 MOST_LINES = 450
 
 #: Hosts that tracked files may name. Clients find packages by coordinates and their own settings, so no other is needed.
-HOSTS = {"127.0.0.1", "keepachangelog.com", "semver.org", "www.apache.org"}
+HOSTS = {"127.0.0.1", "keepachangelog.com", "semver.org", "www.apache.org", "www.w3.org"}
 ADDRESS = re.compile(r"[a-z]+://(?:[^@/\s]*@)?([A-Za-z0-9.-]+\.[A-Za-z0-9-]+)")
 # Character classes, so that this file does not match itself.
 ABSOLUTE_HOME = re.compile(r"(?<![\w.*\-{}/])/(?:h[o]me|Us[e]rs|r[o]ot|w[o]rk)/[\w.-]+")

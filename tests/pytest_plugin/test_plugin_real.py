@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from contextlib import suppress
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 import onceproof
+from onceproof.base.waiting import wait_until
 from onceproof.judge import verdict as _  # noqa: F401  # pytester forgets modules that a test imports first, and DuckDB is loaded once
 from onceproof.stack.processes.owner import SCRATCH_PREFIX
 
@@ -76,21 +76,26 @@ def test_two_xdist_workers_have_a_stack_each(pytester: pytest.Pytester) -> None:
         "base: crash-before-position-duplicates\nexpect: {verdict: violated, anomalies: [duplicate]}\n"
     )
     (pytester.path / "remedy.onceproof.yaml").write_text("base: position-with-row\nexpect: {verdict: held}\n")
-    ports, folders, at_once = defaultdict[int, set[int]](set), defaultdict[int, set[str]](set), 0
+    ports, folders = defaultdict[int, set[int]](set), defaultdict[int, set[str]](set)
+    listening_at_once = []
+
+    def ended() -> bool:
+        """Look at what each worker uses now."""
+        listening = 0
+        with suppress(psutil.Error):
+            for worker in psutil.Process(process.pid).children():
+                now, scratch = used_by(worker)
+                ports[worker.pid] |= now
+                folders[worker.pid] |= scratch
+                listening += len(now) >= 2
+        listening_at_once.append(listening)
+        return process.poll() is not None
+
     output = pytester.path / "out.txt"
     with output.open("w") as file:
         command = [sys.executable, "-m", "pytest", "-n", "2", "--junitxml=out.xml", "-p", "no:cacheprovider"]
         process = pytester.popen(command, stdout=file, stderr=subprocess.STDOUT)
-        while process.poll() is None:
-            with suppress(psutil.Error):
-                listening = 0
-                for worker in psutil.Process(process.pid).children():
-                    now, scratch = used_by(worker)
-                    ports[worker.pid] |= now
-                    folders[worker.pid] |= scratch
-                    listening += len(now) >= 2
-                at_once = max(at_once, listening)
-            time.sleep(0.3)
+        wait_until("both scenarios to be judged", ended, deadline_s=300, every_s=0.3)
     assert process.returncode == 0 and "2 passed" in output.read_text(), output.read_text()
     found = properties_of(pytester.path / "out.xml")
     assert found["naive"]["onceproof.verdict"] == "violated" and found["naive"]["onceproof.anomalies"] == "duplicate"
@@ -98,7 +103,7 @@ def test_two_xdist_workers_have_a_stack_each(pytester: pytest.Pytester) -> None:
     verdicts = [onceproof.check(one["onceproof.run"]) for one in found.values()]
     assert [fault.hit for verdict in verdicts for fault in verdict.faults] == [True, True]
 
-    assert at_once == 2, "both stacks ran at the same time"
+    assert max(listening_at_once) == 2, "both stacks ran at the same time"
     (first, second) = (worker for worker, of_worker in ports.items() if of_worker)
     assert len(ports[first]) >= 2 and len(ports[second]) >= 2 and not ports[first] & ports[second]
     assert folders[first] and folders[second] and not folders[first] & folders[second]
