@@ -91,6 +91,7 @@ class _TableWriter:
         self._row_bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._batch_rows = 0
+        self._batch_bytes = 0
         self._file = pq.ParquetWriter(self._part, self._schema, **PARQUET)
 
     def add_row(self, row: Mapping[str, Any]) -> None:
@@ -107,7 +108,8 @@ class _TableWriter:
         self._take_rows()  # rows that were appended earlier are written first
         self._batches.append(batch)
         self._batch_rows += batch.num_rows
-        if self._batch_rows >= _GROUP_ROWS or sum(b.nbytes for b in self._batches) >= _GROUP_BYTES:
+        self._batch_bytes += batch.nbytes
+        if self._batch_rows >= _GROUP_ROWS or self._batch_bytes >= _GROUP_BYTES:
             self._flush()
 
     def close(self) -> None:
@@ -132,9 +134,10 @@ class _TableWriter:
             self._rows, self._row_bytes = [], 0
         self._batches.append(batch)
         self._batch_rows += batch.num_rows
+        self._batch_bytes += batch.nbytes
 
     def _flush(self) -> None:
         self._take_rows()
         if self._batches:
             self._file.write_table(pa.Table.from_batches(self._batches))
-        self._batches, self._batch_rows = [], 0
+        self._batches, self._batch_rows, self._batch_bytes = [], 0, 0

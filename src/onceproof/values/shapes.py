@@ -66,7 +66,7 @@ def _kinds(text: str | None) -> dict[str, str | None] | None:
 
 
 def _kind(value: Any) -> str | None:
-    """The kind of a value; None for null, and a word that is no kind for a nested value."""
+    """The kind of a value; None for null, and ``nested`` for a nested value."""
     if value is None:
         return None
     of = {str: STRING, int: WHOLE, float: FRACTION, bool: BOOLEAN}

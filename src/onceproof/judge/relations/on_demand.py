@@ -1,7 +1,7 @@
 """Loads the rows that are compared record by record, where a history was first reduced to digests.
 
-``judge.expected`` and ``judge.effect_rows`` then hold only the rows that a relation or a checker asked for, so whoever reads
-these tables loads what it reads first. For a history that is loaded whole (`onceproof.judge.relations.digests`), nothing here
+``judge.expected`` and ``judge.effect_rows`` then hold only the rows that a relation or a checker asked for, so a relation
+that reads these tables loads what it reads first. For a history that is loaded whole (`onceproof.judge.relations.digests`), nothing here
 does anything. A checker that does not load what it reads (`onceproof.judge.checker.Checker.by_digest`) gets all rows.
 """
 
