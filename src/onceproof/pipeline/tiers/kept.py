@@ -242,9 +242,7 @@ def cannot_be_kept(request: Request) -> str | None:
     """Why a job that starts its JVM like this cannot have it kept; None if it can, as far as its arguments show."""
     settings = [word for flag, word in zip(request.argv, request.argv[1:], strict=False) if flag in ("--conf", "-c")]
     own = [word for word in request.argv if word.partition("=")[0] in _OWN_JARS]
-    own += [
-        word.partition("=")[0] for word in settings if word.startswith(tuple(f"{name}=" for name in _OWN_JARS_CONF))
-    ]
+    own += [word.partition("=")[0] for word in settings if word.startswith(_OWN_JARS_CONF)]
     if own:
         return f"the job brings files or jars of its own ({own[0]})"
     if request.argv[-1:] != ("pyspark-shell",):
