@@ -119,7 +119,7 @@ class Keeper:
             if jvm is not None and jvm.user == request.pid:
                 self._jvm = None
                 os.close(jvm.stdin)
-                self._why = "the driver ended by itself"
+                self._why = self._why or "the driver ended by itself"  # or why its kill was real
 
     def keep(self, driver: Service, *, held_elsewhere: bool) -> bool:
         """Kill this driver but not its JVM. False, and nothing is killed, if the kill must be real; the next start says why.
