@@ -101,8 +101,7 @@ def run(
     everything that was observed.
 
     \b
-    onceproof run effectively-once
-    onceproof run my_job.yaml --json
+    onceproof run effectively-once --json
     onceproof run --all --junit report.xml --report html=report.html
     """
     with failing_well(as_json, report) as output:
