@@ -31,8 +31,7 @@ from onceproof.cli.options import (
 )
 from onceproof.cli.output import Output, failing_well
 
-#: Groups of commands in --help.
-_RUN, _WRITE = "Run and judge", "Write a scenario"
+_RUN, _WRITE = "Run and judge", "Write a scenario"  # groups of commands in --help
 
 app = typer.Typer(
     name="onceproof",
@@ -106,22 +105,20 @@ def run(
     everything that was observed.
 
     \b
-    onceproof run effectively-once
-    onceproof run my_job.yaml --json
+    onceproof run effectively-once --json
     onceproof run --all --junit report.xml --report html=report.html
     """
     with failing_well(as_json, report) as output:
         from onceproof.cli.run import report_files, run_scenarios
 
-        files = report_files(junit, report or [], output)
         code = run_scenarios(
             scenarios or [],
             everything=everything,
             runs_dir=runs,
-            seed=seed,
-            files=files,
+            files=report_files(junit, report or [], output),
             ci=ci,
             output=output,
+            seed=seed,
             stack=stack,
             fresh_stack=fresh_stack,
             tier=tier,

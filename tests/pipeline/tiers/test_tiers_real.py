@@ -51,11 +51,3 @@ def test_a_kept_jvm_serves_each_restart_and_a_naive_job_is_caught(tmp_path: Path
     committed = [one["batch"] for one in read_events(done.run_dir) if one["kind"] == "batch.committed"]
     assert sorted(set(committed)) == list(range(7))  # batch 0 has no input
     assert "4 of 4 restarts used the JVM" in str(tiers.sentence(RunRecord.read(done.run_dir)))
-
-
-@pytest.mark.full
-def test_a_job_that_keeps_state_falls_back_to_real_kills(tmp_path: Path) -> None:
-    done = runs.run("hourly-delays", runs_dir=tmp_path, tier="kept")
-    restarted = [jvm for jvm in jvms_of(done.run_dir) if jvm.start]
-    assert restarted and {(jvm.tier, jvm.why) for jvm in restarted} == {("real", "the query keeps state")}
-    assert done.verdict.outcome is Outcome.HELD

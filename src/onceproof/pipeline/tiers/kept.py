@@ -119,7 +119,7 @@ class Keeper:
             if jvm is not None and jvm.user == request.pid:
                 self._jvm = None
                 os.close(jvm.stdin)
-                self._why = "the driver ended by itself"
+                self._why = self._why or "the driver ended by itself"  # or why its kill was real
 
     def keep(self, driver: Service, *, held_elsewhere: bool) -> bool:
         """Kill this driver but not its JVM. False, and nothing is killed, if the kill must be real; the next start says why.
@@ -242,9 +242,7 @@ def cannot_be_kept(request: Request) -> str | None:
     """Why a job that starts its JVM like this cannot have it kept; None if it can, as far as its arguments show."""
     settings = [word for flag, word in zip(request.argv, request.argv[1:], strict=False) if flag in ("--conf", "-c")]
     own = [word for word in request.argv if word.partition("=")[0] in _OWN_JARS]
-    own += [
-        word.partition("=")[0] for word in settings if word.startswith(tuple(f"{name}=" for name in _OWN_JARS_CONF))
-    ]
+    own += [word.partition("=")[0] for word in settings if word.startswith(_OWN_JARS_CONF)]
     if own:
         return f"the job brings files or jars of its own ({own[0]})"
     if request.argv[-1:] != ("pyspark-shell",):

@@ -163,7 +163,7 @@ class Launcher:
             pairs = (os.fsdecode(one).partition("=") for one in variables if b"=" in one)
             return [os.fsdecode(word) for word in words], {name: value for name, _, value in pairs}
 
-        with suppress(WaitTimeout, OSError):  # it has ended, or is no JVM: Spark's scripts start the next ones too
+        with suppress(WaitTimeout, OSError):  # it has ended, or is not a JVM: Spark's scripts start the next ones
             jvm = wait_until(f"the JVM, or {gone}", found, deadline_s=_SCRIPTS_S, every_s=0.1)
             with self._lock:
                 self._jvm = jvm

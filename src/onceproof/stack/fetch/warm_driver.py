@@ -41,8 +41,6 @@ def main(folder: Path, connector: Sequence[Path]) -> None:
     gateway = spark.sparkContext._gateway
     assert gateway is not None, "a running session has a JVM"
     _load_classes(gateway.jvm, connector)
-    if connector:
-        _use_kafka(spark, gateway.jvm)
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # Spark's gateway ends at the end of its input
@@ -88,29 +86,6 @@ def _load_classes(jvm: Any, connector: Sequence[Path]) -> None:
         for name in names:
             with suppress(Py4JJavaError):  # the class needs a library that is not on the class path
                 jvm.java.lang.Class.forName(name.removesuffix(".class").replace("/", "."), False, loader)
-
-
-def _use_kafka(spark: SparkSession, jvm: Any) -> None:
-    """Let Kafka's clients run as far as they can without a broker: the JVM archives only lambdas that a program has made."""
-    nobody = {"bootstrap.servers": "127.0.0.1:1", "default.api.timeout.ms": "200", "request.timeout.ms": "200"}
-    reader = spark.read.format("kafka").option("subscribe", "nothing").option("fetchOffset.numRetries", "1")
-    with suppress(Exception):  # there is no broker
-        reader.options(**{f"kafka.{name}": value for name, value in nobody.items()}).load().collect()
-    settings = jvm.java.util.HashMap()
-    deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-    for name, value in {**nobody, "key.deserializer": deserializer, "value.deserializer": deserializer}.items():
-        settings.put(name, value)
-    consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
-    partitions = jvm.java.util.ArrayList()
-    partitions.add(jvm.org.apache.kafka.common.TopicPartition("nothing", 0))
-    consumer.assign(partitions)
-    with suppress(Py4JJavaError):
-        consumer.seekToBeginning(partitions)
-        consumer.poll(jvm.java.time.Duration.ofMillis(200))
-    consumer.close(jvm.java.time.Duration.ofMillis(200))
-    jvm.java.lang.Class.forName(
-        "org.apache.kafka.common.protocol.Errors", True, jvm.java.lang.ClassLoader.getSystemClassLoader()
-    )
 
 
 if __name__ == "__main__":

@@ -68,16 +68,16 @@ class Service:
         self.start_ticks = stat.start_ticks
         self._process = process
         self._stop_signal = stop_signal
-        self._leaders = {self.pid: self.start_ticks}
+        self._adopted: dict[int, int] = {}
         self._gone = False
 
     def adopt(self, other: Service) -> None:
         """Let the session of ``other`` count as this one's: it is stopped, resumed and killed with it."""
-        self._leaders[other.pid] = other.start_ticks
+        self._adopted[other.pid] = other.start_ticks
 
     def release(self, other: Service) -> None:
         """Undo `adopt`."""
-        self._leaders.pop(other.pid, None)
+        self._adopted.pop(other.pid, None)
 
     @property
     def returncode(self) -> int | None:
@@ -188,7 +188,8 @@ class Service:
         The kernel does not reuse a pid that is still the id of a session, so a leader with another start time means that
         this session has ended.
         """
-        leaders = [(pid, procfs.stat(pid), ticks) for pid, ticks in list(self._leaders.items()) if not self._gone]
+        known = {} if self._gone else {self.pid: self.start_ticks, **self._adopted}
+        leaders = [(pid, procfs.stat(pid), ticks) for pid, ticks in known.items()]
         return {pid for pid, leader, ticks in leaders if leader is None or leader.start_ticks == ticks}
 
     def _signal_session(self, number: signal.Signals) -> None:
