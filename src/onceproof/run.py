@@ -49,8 +49,7 @@ def run(
 ) -> Result:
     """Run one scenario and judge it. ``survey``: also record what it commits (`onceproof.faults.survey`).
 
-    ``shared`` lends it a stack, if its kind of pipeline and its stack allow that; otherwise it starts services of its own.
-    ``tier``: how the job is restarted after a kill.
+    ``shared`` lends it a stack, if its kind of pipeline and its stack allow that. ``tier``: how the job is restarted after a kill.
 
     Raises `EnvironmentProblem` (a service that does not start, a full disk), `Interrupted` on a signal
     (`onceproof.base.signals`). The run directory, if it exists already, records the error.
