@@ -27,7 +27,7 @@ def drive(batches: Iterable[Batch], *, queries: Iterable[str] = ("q",), missing:
         queries=lambda: dict.fromkeys(queries, Path()),
         missing_queries=lambda: list(missing),
     )
-    driven: Any = FeedLoop(None, None, None, watcher, None, None)  # type: ignore[arg-type]  # the tests set what else they need
+    driven: Any = FeedLoop(None, None, None, watcher, None, None, {})  # type: ignore[arg-type]  # the tests set what else they need
     driven._ends = {"orders": {0: 5}}
     return driven
 
@@ -48,6 +48,19 @@ def test_a_topic_that_no_query_reads_is_named_with_the_topics_that_are_read() ->
 )
 def test_a_topic_that_a_query_may_still_read_is_not_named(driven: Any) -> None:
     assert driven._describe_unread_topics() is None
+
+
+def test_a_job_whose_logs_may_be_behind_its_output_is_not_restarted() -> None:
+    driven = drive([batch("q", 3, {"orders": {0: 4}})])
+    driven._modes["q"] = "async"
+    driven._watcher.has_started = lambda: True
+    driven._stack = SimpleNamespace(spark=None)
+    driven._faults = SimpleNamespace(quiet=True)
+    driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=60.0))
+    driven._pending = list
+    driven._last_progress = (0.0, driven._progress())
+    with pytest.raises(_GaveUp, match="no progress is logged for 60 s: query q uses asynchronous progress tracking"):
+        driven._check_progress(61.0)
 
 
 def test_a_batch_that_never_ended_is_named() -> None:

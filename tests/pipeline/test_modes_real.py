@@ -22,7 +22,7 @@ pipeline:
   command: ["{{python}}", "{job}", "{{kafka}}", "{{topic.lines}}", copies, "{{checkpoint}}/copy", {mode}]
   prepare: {{topics: {{copies: {{partitions: 1}}}}}}
 outputs: {{copies: {{topic: copies, identity: [id]}}}}
-oracle: {{kind: sql, queries: {{copies: "SELECT * FROM lines"}}}}
+oracle: {{kind: sql, queries: {{copies: "SELECT id, key, seq, payload FROM lines"}}}}
 limits: {{deadline_s: 120, stuck_s: 30}}
 """
 

@@ -249,21 +249,24 @@ class _Evidence:
         """Why this run cannot be held, the most important reason first."""
         case, run = self.case, self.case.run
         log = self.job.failure_text()
+        modes = [
+            f"query {query} uses {in_words(mode)}: what faults at the points of a batch show does not apply to it"
+            for query, mode in (run.modes or {}).items()
+        ]
         if self.died_early:
             # With several consumers, only the note names the one that died.
             who = run.drain_note if self.job.failure is None else None
             why = "\n".join(line for line in (who, log) if line)
-            return [f"the job died before any fault, so the job itself is broken:\n{why or 'it logged nothing'}"]
+            return [
+                f"the job died before any fault, so the job itself is broken:\n{why or 'it logged nothing'}",
+                *modes,
+            ]
         from_log = f"; from the job's log:\n{log}" if log else ""
         if run.drain_note and not case.number("SELECT count(*) FROM history.input"):
-            return [f"no input was fed: {run.drain_note}{from_log}"]  # this explains all other doubts
+            return [f"no input was fed: {run.drain_note}{from_log}", *modes]  # this explains all other doubts
         if run.never_reads:
-            return [f"{run.drain_note}{from_log}"]  # likewise
-        doubts = [
-            f"query {query} uses {in_words(mode)}: what faults at the points of a batch show does not apply to it"
-            for query, mode in (run.modes or {}).items()
-        ]
-        doubts += _emptiness(case)
+            return [f"{run.drain_note}{from_log}", *modes]  # likewise
+        doubts = [*modes, *_emptiness(case)]
         doubts += ledger.doubts(case)
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)

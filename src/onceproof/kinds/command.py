@@ -157,7 +157,9 @@ class SparkJob:
             )
             for spec in scenario.input
         ]
-        self._loop = FeedLoop(scenario, stack, self._job, self._watcher, self._controller, timeline)
+        self._loop = FeedLoop(
+            scenario, stack, self._job, self._watcher, self._controller, timeline, self._instruments.modes
+        )
 
     def _supervised(self, owner: Owner) -> Pipeline:
         """The job, with an environment that leads it to the services and to the instruments."""

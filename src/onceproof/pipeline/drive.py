@@ -8,7 +8,7 @@ Spark's batch id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.no_data import BETWEEN_CHUNKS_S, Pending, pending, ran_without_input
 from onceproof.pipeline.supervisor import Failure, Pipeline
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.modes import in_words
 from onceproof.stack.api import Stack
 
 _HEALTH_EVERY_S = 1.0
@@ -80,7 +81,10 @@ class FeedLoop:
         watcher: CheckpointWatcher,
         faults: Faults,
         timeline: Timeline,
+        modes: Mapping[str, str],
     ) -> None:
+        """``modes``: query that does not log each batch -> its mode; grows while the job runs."""
+        self._modes = modes
         self._scenario = scenario
         self._stack = stack
         self._job = job
@@ -320,6 +324,13 @@ class FeedLoop:
                 f"the Spark cluster gave the job no executor within {stuck_s:.0f} s: it has no free worker, or none as large as "
                 f"the job asks for ({_NO_EXECUTORS!r})",
                 stuck=False,
+            )
+        for (
+            query,
+            mode,
+        ) in self._modes.items():  # its logs may be behind its output: a restart would repeat what is done
+            raise _GaveUp(
+                f"no progress is logged for {stuck_s:.0f} s: query {query} uses {in_words(mode)}", stuck=False
             )
         if self._restarted_at == progress:
             if missing := self._watcher.missing_queries():
