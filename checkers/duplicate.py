@@ -139,7 +139,7 @@ _ATTRIBUTED = """
         SELECT d.copy, bool_or(t.sent_once) AS sent_once, min_by(t.twin_partition || '@' || t.twin_offset, (t.twin_partition, t.twin_offset)) AS twin
         FROM duplicates d JOIN twins t USING (topic, "partition", "offset")
         WHERE NOT EXISTS (  -- the oracle expects an effect of the twin itself
-            FROM judge.expected x WHERE x.output = d.output AND x.topic = t.topic
+            FROM judge.expected_digests x WHERE x.output = d.output AND x.topic = t.topic
             AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
         GROUP BY d.copy),
     active AS (

@@ -116,7 +116,7 @@ def compare_runs(
     faults = Section("faults", tuple(_fault_rows(old[2], new[2])))
     counts = Section("counts", tuple(_rows(_counts(old[2]), _counts(new[2]))))
     about = Section("conditions", tuple(_rows(_conditions(old[1], old[2]), _conditions(new[1], new[2]))))
-    cautions = [f"the {row.name} differs: {row.old} and {row.new}" for row in about.changes if row.name in _MUST_EQUAL]
+    cautions = [f"the {row.name} differs: {row.old} and {row.new}" for row in about.changes if _must_equal(row.name)]
     if _chaos(old[1]) != _chaos(new[1]):
         cautions.append("the scenarios have different faults")
     return Comparison(
@@ -151,6 +151,10 @@ def _words(old: Side, new: Side) -> str:
 _MUST_EQUAL = ("scenario", "seed", "claim")
 
 
+def _must_equal(condition: str) -> bool:
+    return condition in _MUST_EQUAL or condition.startswith("claim of ")
+
+
 def _side(path: Path, record: RunRecord, verdict: Verdict | None) -> Side:
     name = verdict.scenario if verdict is not None else record.scenario.name or path.name
     outcome = None if verdict is None else verdict.outcome
@@ -167,12 +171,18 @@ def _finding_rows(old: Verdict | None, new: Verdict | None) -> Iterator[Row]:
     for row in _rows(
         *({name: f"{one.total:,}, {_state(one)}" for name, one in side.items()} for side in (before, after))
     ):
-        # Rows that break the claim. Of a run without a verdict nothing is known.
-        broken = [
-            None if verdict is None else side[row.name].total if row.name in side and side[row.name].violates else 0
-            for verdict, side in ((old, before), (new, after))
-        ]
+        broken = [_broken(verdict, side.get(row.name), row.name) for verdict, side in ((old, before), (new, after))]
         yield replace(row, trend=trend(*broken))
+
+
+def _broken(verdict: Verdict | None, finding: Finding | None, name: str) -> int | None:
+    """How many rows of a finding break the claim; None if that is not known, because the run was not judged for it."""
+    if finding is not None:
+        return finding.total if finding.violates else 0
+    if verdict is None or verdict.outcome not in (Outcome.HELD, Outcome.VIOLATED):
+        return None
+    anomaly = name.partition(" ")[0]
+    return None if any(each.partition("@")[0] == anomaly for each in verdict.not_evaluated) else 0
 
 
 def _fault_rows(old: Verdict | None, new: Verdict | None) -> Iterator[Row]:

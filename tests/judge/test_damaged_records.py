@@ -29,7 +29,9 @@ def benchmark() -> Any:
 
 @pytest.mark.sources
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 10))])
-@pytest.mark.parametrize("only", [None, "lost", "doubled", "wrong", "late"])
+@pytest.mark.parametrize(
+    "only", [None, *(pytest.param(k, marks=pytest.mark.full) for k in ("lost", "doubled", "wrong", "late"))]
+)
 @pytest.mark.parametrize("output", ["kafka", "postgres"])
 def test_every_damaged_record_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: Any, output: str, only: str | None, seed: int

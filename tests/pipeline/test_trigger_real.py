@@ -25,7 +25,9 @@ def test_a_query_does_not_wait_for_its_trigger_and_the_verdict_says_so(tmp_path:
     file.write_text(SCENARIO)
     done = run(load_file(file), runs_dir=tmp_path)
     assert done.verdict.outcome is Outcome.HELD, done.verdict.reasons
-    assert RunRecord.read(done.run_dir).triggers == {"orders": 3600.0}
+    record = RunRecord.read(done.run_dir)
+    assert record.triggers == {"orders": 3600.0}
+    assert not record.nudged, "the second driver waits less too, although it replays its first batch"
     assert "query orders did not wait for its trigger of 3600 s (pipeline: trigger: fast)" in done.verdict.reasons
     events = read_events(done.run_dir)
     assert len([event for event in events if event.kind == "trigger.shortened"]) == 1

@@ -251,7 +251,10 @@ class Session:
         if not executed.reached:
             missed = executed.strikes[len(executed.fired)]
             why = f"the run did not reach {missed.point} of batch {missed.batch} (attempt {missed.attempt})"
-            if absent := executed.passed(missed):
+            absent = executed.passed(missed)
+            if absent and judge.judge(executed.as_far_as_it_came()).outcome is not Outcome.HELD:
+                absent, why = False, f"{why}, and its output is not as claimed"
+            elif absent:
                 why = f"attempt {missed.attempt} at batch {missed.batch} ended without {missed.point}: the sink committed nothing"
             return Verdicts("inconclusive", {}, "; ".join([why, *executed.errors[-1:]]), None, False, absent)
         found = judge.judge(executed)
@@ -279,7 +282,7 @@ class Session:
 
     def _confirm(self) -> None:
         """Repeat with real kills: violations first, then a sample of the schedules that held."""
-        done = {one.faults for one in self.result.confirmations}
+        done = {one.faults for one in self.result.confirmations if one.decided}
         violated = [faults for faults in _covering(self.result.results) if faults not in done]
         clean = sorted(faults for faults, found in self.result.results.items() if found.state is State.HELD)
         self.result.sample = -(-len(clean) // round(1 / _CLEAN_SAMPLE))
@@ -289,7 +292,7 @@ class Session:
         longest = 0.0
         for number, faults in enumerate(todo):
             # A violation is never reported without real kills: at least one is tried, whatever time is left.
-            if self.left_s < longest or (self.left_s < 0 and (number > 0 or not violated)):
+            if (number > 0 or not violated) and self.left_s < longest:
                 self.result.ended = "budget"
                 return
             began = self._clock()

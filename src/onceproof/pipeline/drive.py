@@ -325,10 +325,8 @@ class FeedLoop:
                 f"the job asks for ({_NO_EXECUTORS!r})",
                 stuck=False,
             )
-        for (
-            query,
-            mode,
-        ) in self._modes.items():  # its logs may be behind its output: a restart would repeat what is done
+        if self._modes:  # its logs may be behind its output: a restart would repeat what is done
+            query, mode = next(iter(self._modes.items()))
             raise _GaveUp(
                 f"no progress is logged for {stuck_s:.0f} s: query {query} uses {in_words(mode)}", stuck=False
             )

@@ -14,14 +14,20 @@ def attempt(bug: Bug, verdict: Verdict, run: str) -> Attempt:
 
 
 def vacuity(bug: Bug, verdict: Verdict, run: str) -> Attempt:
-    """The result of the broken scenario without any fault: it passes if that is not taken for the bug."""
-    missed = mismatches(bug, verdict)
+    """The result of the broken scenario without any fault: it passes if it is judged, and the anomaly is not in the same batches."""
+    judged = verdict.outcome in (Outcome.HELD, Outcome.VIOLATED)
+    missed = judged and not set(batches_of(verdict, bug.anomaly)) & set(bug.batches)
+    if not judged:
+        why = f"it shows nothing without the fault: {verdict.word}: {next(iter(verdict.reasons), '')}".partition("\n")[
+            0
+        ]
+        return _result(bug, verdict, run, passed=False, why=why)
     why = (
         f"{verdict.word}{_anomalies(verdict)}"
         if missed
         else f"shows the same without the fault: {_found(bug, verdict)}"
     )
-    return _result(bug, verdict, run, passed=bool(missed), why=why)
+    return _result(bug, verdict, run, passed=missed, why=why)
 
 
 def control(bug: Bug, verdict: Verdict, run: str) -> Attempt:

@@ -1,4 +1,4 @@
-"""Reads what a qualification needs of a finished run: its verdict, and which instrument saw the point of each fault."""
+"""What a qualification takes from a run: its verdict, which instrument saw the point of each fault, and what a failed run leaves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 
 from onceproof.base.errors import HistoryError
 from onceproof.base.timeline import Event
-from onceproof.judge.findings import VERDICT_FILE, Finding, Verdict, Witness
+from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict, Witness
+from onceproof.qualify.cells import Cell, CellState
 
 
 def fired_by(events: Iterable[Event]) -> Mapping[int, str]:
@@ -57,3 +58,27 @@ def _all_witnesses(finding: Finding, run_dir: Path) -> Iterator[Witness]:
     with (run_dir / finding.witness_file).open(encoding="utf-8") as lines:
         for line in lines:
             yield TypeAdapter(Witness).validate_json(line)
+
+
+def after_cut_off(cell: Cell) -> Cell:
+    """Return the cell after a run that the budget cut off. What that run did not show, another run may show."""
+    silent = cell.state is CellState.PENDING and cell.shared is not None and not cell.shared.anomalies
+    if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
+        return cell
+    shared = None if silent else cell.shared
+    why = "the budget ended its run before it had drained"
+    return replace(cell, state=CellState.PENDING, verdict=None, why=why, shared=shared)
+
+
+def decides_about(before: Cell, after: Cell) -> bool:
+    """Whether a run decided something about the cell. A repetition that shows nothing does not: the cell is then as it was."""
+    if before.state is CellState.PENDING:
+        return after.exercised or after.verdict is not None
+    return after.hits != before.hits
+
+
+def after_failure(cell: Cell, why: str, number: int, *, shared: bool) -> Cell:
+    """Return the cell after a run that the harness could not finish. A cell that is decided stays so; the try is counted."""
+    if cell.state is not CellState.PENDING:
+        return replace(cell, runs=(*cell.runs, f"{number:02d}-not-finished"))
+    return replace(cell, state=cell.state if shared else CellState.NOT_REACHED, alone=True, why=why)

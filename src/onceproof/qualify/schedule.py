@@ -106,8 +106,8 @@ def repeat_step(
 
 def _at_other_batches(
     cells: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | None, int] | None
-) -> RunStep:
-    """Return a run of these cells in which each strikes a batch at which it did not hit before."""
+) -> RunStep | None:
+    """Return a run of these cells in which each strikes a batch at which it did not hit before; None if there is none."""
     left, chosen, slots = list(cells), [], []
     for slot in count():
         new = next((cell for cell in left if _batch_for(cell, slot, first or {}) not in cell.hits), None)
@@ -116,7 +116,9 @@ def _at_other_batches(
             chosen.append(new)
             slots.append(slot)
         if not left:
-            return step(chosen, rows, first, slots)
+            found = step(chosen, rows, first, slots)
+            again = any(batch in cell.hits for cell, batch in zip(found.cells, found.batches, strict=True))
+            return None if again else found  # a small input has no other batches
     raise AssertionError("unreachable: a cell has hit at finitely many batches")
 
 

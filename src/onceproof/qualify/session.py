@@ -23,7 +23,14 @@ from onceproof.qualify import attribution, console, windows
 from onceproof.qualify.cells import Cell, CellState, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, QualificationProgress, digest_of
-from onceproof.qualify.finished_run import fired_by, read_verdict, with_witness_per_batch
+from onceproof.qualify.finished_run import (
+    after_cut_off,
+    after_failure,
+    decides_about,
+    fired_by,
+    read_verdict,
+    with_witness_per_batch,
+)
 from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.qualify.schedule import (
     Pace,
@@ -278,10 +285,10 @@ class Session:
         changed = retry_where_nothing_was_in_danger(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not RunRecord.read(done.run_dir).drained
         if cut_off:
-            changed = [_after_cut_off(cell) for cell in changed]
+            changed = [after_cut_off(cell) for cell in changed]
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED or cell.state is CellState.PENDING:
-                self._write_cell(cell)
+                self._write_cell(cell, chosen)
             self._listener.print(console.describe_cell(cell))
         pace, fault_s = self._pace(), dict(self._progress.fault_s)
         cell_s = round(max(took - pace.base_s, 1.0) / len(changed) * _MARGIN, 1)
@@ -290,7 +297,7 @@ class Session:
         elif not chosen.shared:
             fault_s[fault_of(chosen.cells[0])] = cell_s
             cell_s = pace.cell_s
-        decides = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
+        decides = done.verdict.outcome is Outcome.VIOLATED or any(map(decides_about, chosen.cells, changed))
         decided = [self._relative_name(done)] if decides else []
         self._progress = self._progress.with_cells(changed)
         self._save(steps=number, cell_s=cell_s, fault_s=fault_s, decided=(*self._progress.decided, *decided))
@@ -308,14 +315,16 @@ class Session:
         name = f"{len(faults)}-faults" if chosen.shared else chosen.cells[0].name
         return self._directory.write(self._directory.steps / f"{number:02d}-{name}.yaml", text)
 
-    def _write_cell(self, cell: Cell) -> Path:
-        """Write the scenario with this fault alone, which repeats it. The scenario of a step also has a deadline within the budget."""
+    def _write_cell(self, cell: Cell, ran: RunStep | None = None) -> Path:
+        """Write the scenario with this fault alone, which repeats it. The scenario of a step also has a deadline within the budget.
+
+        Where the cell held at other batches before, it strikes the batch that it struck in ``ran``.
+        """
         alone = step([cell], self._rows, self._first_batches)
-        text = self._template.text(
-            about=_about(cell),
-            faults=[cell.fault(alone.batches[0])],
-            chunks=alone.chunks,
-        )
+        batch, chunks = alone.batches[0], alone.chunks
+        if ran is not None and len(cell.hits) > 1:
+            batch, chunks = cell.hits[-1], ran.chunks
+        text = self._template.text(about=_about(cell), faults=[cell.fault(batch)], chunks=chunks)
         return self._directory.write(self._directory.cells / f"{cell.name}.yaml", text)
 
     def _run(self, file: Path, *, survey_frames: bool = False) -> RunResult:
@@ -333,12 +342,7 @@ class Session:
         self._listener.print(f"the run failed: {failure.message.splitlines()[0]}")
         logs = f" (logs: {failure.run_dir / 'logs'})" if failure.run_dir is not None else ""
         why = f"the harness could not finish its run: {failure.message.splitlines()[0]}{logs}"
-        again = [
-            replace(cell, alone=True, why=why)
-            if chosen.shared
-            else replace(cell, state=CellState.NOT_REACHED, alone=True, why=why)
-            for cell in chosen.cells
-        ]
+        again = [after_failure(cell, why, number, shared=chosen.shared) for cell in chosen.cells]
         self._progress = self._progress.with_cells(again)
         if len(self._failed_cells) < _FAILURES:
             self._save(steps=number)
@@ -407,16 +411,6 @@ class Session:
         needs, remains = duration.clock(math.ceil(needed)), duration.clock(left)
         more = "a little more than" if needs == remains else f"about {needs}, more than"
         return f"the shortest run that remains needs {more} the {remains} left of the budget of {budget}"
-
-
-def _after_cut_off(cell: Cell) -> Cell:
-    """Return the cell after a run that the budget cut off. What that run did not show, another run may show."""
-    silent = cell.state is CellState.PENDING and cell.shared is not None and not cell.shared.anomalies
-    if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
-        return cell
-    shared = None if silent else cell.shared
-    why = "the budget ended its run before it had drained"
-    return replace(cell, state=CellState.PENDING, verdict=None, why=why, shared=shared)
 
 
 def _about(cell: Cell) -> str:

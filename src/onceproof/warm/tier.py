@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -110,6 +110,10 @@ class Executed:
     def reached(self) -> bool:
         """Whether every fault struck."""
         return len(self.fired) == len(self.strikes)
+
+    def as_far_as_it_came(self) -> Executed:
+        """The execution of the faults that struck, without those that were not reached."""
+        return replace(self, strikes=self.strikes[: len(self.fired)])
 
     def passed(self, missed: Strike) -> bool:
         """Whether the attempt at which ``missed`` was due went on to the end of the batch without that point.

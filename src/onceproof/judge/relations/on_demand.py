@@ -48,12 +48,12 @@ def load(case: Case, query: str, values: dict[str, Any] | None = None) -> None:
             SELECT DISTINCT q.output, q.h FROM ({query}) q ANTI JOIN judge.loaded l ON l.output = q.output AND l.h = q.h""",  # noqa: S608
         values,
     )
-    case.sql("INSERT INTO judge.loaded FROM judge.wanted")
     for (output,) in case.sql("SELECT DISTINCT output FROM judge.wanted ORDER BY output").fetchall():
         if output in case.expectations:
             if not case.is_made("all_expected"):
                 expected.again(case, "judge.expected", only={output: _chosen(case, output)})
             effects.insert(case, output, wanted=True)
+    case.sql("INSERT INTO judge.loaded FROM judge.wanted")
 
 
 def load_ids(case: Case, output: str, ids: Iterable[str]) -> None:

@@ -125,14 +125,17 @@ class Launcher:
                 answer, direct = self._without_keeping(request)
                 start = direct if start is None else replace(direct, why=start.why or direct.why)
             assert start is not None
-            connection.wfile.write(json.dumps(answer).encode() + b"\n")
-            connection.wfile.flush()
-            self.starts.append(start)
-            why = {} if start.why is None else {"why": start.why}
-            self._timeline.emit("driver.jvm", start=start.start, tier=start.tier, how=start.how, **why)
-            if answer["do"] == "join" and self._keeper is not None:
-                connection.rfile.read()  # until the program has ended
-                self._keeper.left(request)
+            try:
+                connection.wfile.write(json.dumps(answer).encode() + b"\n")
+                connection.wfile.flush()
+                self.starts.append(start)
+                why = {} if start.why is None else {"why": start.why}
+                self._timeline.emit("driver.jvm", start=start.start, tier=start.tier, how=start.how, **why)
+                if answer["do"] == "join":
+                    connection.rfile.read()  # until the program has ended
+            finally:
+                if answer["do"] == "join" and self._keeper is not None:
+                    self._keeper.left(request)
 
     def _without_keeping(self, request: Request) -> tuple[dict[str, Any], JvmStart]:
         number = self._start_of_driver()
@@ -157,7 +160,8 @@ class Launcher:
         def found() -> tuple[list[str], dict[str, str]] | None:
             folder = Path("/proc", str(request.pid))
             words = folder.joinpath("cmdline").read_bytes().split(b"\0")[:-1]
-            if _MAIN not in words or not words[0].startswith(b"/"):
+            # Before it is the JVM, it is a script of Spark's whose words name the same class.
+            if _MAIN not in words or not (words[0].startswith(b"/") and words[0].endswith(b"/java")):
                 return None
             variables = folder.joinpath("environ").read_bytes().split(b"\0")
             pairs = (os.fsdecode(one).partition("=") for one in variables if b"=" in one)

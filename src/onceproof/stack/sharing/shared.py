@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -166,11 +166,16 @@ class SharedStack:
         running = self._running
         if running is None:  # it could not be started
             return
-        _copy_logs(running, logs)
         running.served += 1
-        if why is not None:
-            timeline.emit("stack.used-up", reason=why, served=running.served)
-            self._stop(why)
+        copied = False
+        try:
+            _copy_logs(running, logs)
+            copied = True
+            if why is not None:
+                timeline.emit("stack.used-up", reason=why, served=running.served)
+        finally:
+            if why is not None or not copied:
+                self._stop(why or "the logs of its last execution could not be copied")
 
     def _start(self, request: StackRequest, folder: Path, timeline: Timeline) -> _Running:
         request = StackRequest(
@@ -187,7 +192,8 @@ class SharedStack:
             logs.mkdir(parents=True)
             stack = request.start(owner, own, timeline)
         except BaseException:
-            shutil.copytree(logs, folder / "logs", dirs_exist_ok=True, ignore_dangling_symlinks=True)
+            with suppress(OSError):  # the cause of the failure counts, not that its logs cannot be copied
+                shutil.copytree(logs, folder / "logs", dirs_exist_ok=True, ignore_dangling_symlinks=True)
             owner.close()
             raise
         self.starts += 1

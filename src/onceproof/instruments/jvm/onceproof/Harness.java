@@ -93,7 +93,7 @@ final class Harness {
         if (place == null) {
             return;
         }
-        if (place.startsWith("offsets")) {
+        if (place.startsWith("offsets") || place.startsWith("commits")) { // a replay does not plan its batch again
             long interval = Trigger.shorten(mostWaitMs);
             if (interval > 0) {
                 send("trigger-" + interval, server, file.getParent(), false);
