@@ -15,8 +15,10 @@ def sentence(record: RunRecord) -> str | None:
     total = max((record.job.starts - 1) if record.job is not None else 0, len(restarts))
     fast = sum(jvm.tier == record.tier for jvm in restarts)
     reasons = Counter(jvm.why or "no reason is known" for jvm in restarts if jvm.tier != record.tier)
-    parts = [f"{record.tier}, for screening: {fast} of {total} restarts used the JVM of the start before"]
+    parts = [f"{record.tier}, faster and less realistic: {fast} of {total} restarts used the running JVM again"]
     parts += [f"{n} had a new JVM ({why})" for why, n in reasons.items()]
     if total > len(restarts):
         parts.append(f"{total - len(restarts)} started without onceproof's spark-submit")
-    return "; ".join([*parts, "a finding counts once a run with --tier real shows it too"])
+    return "; ".join(
+        [*parts, "repeat it with --tier real: a finding may be due to the kept JVM, and so may its absence"]
+    )

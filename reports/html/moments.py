@@ -79,7 +79,7 @@ def _cleaned(event: Event) -> Described:
 
 
 def _used_up(event: Event) -> Described:
-    what = "are used up" if event.kind == "stack.used-up" else "were replaced"
+    what = "cannot be used again" if event.kind == "stack.used-up" else "were replaced"
     return HARNESS, f"the services {what}: {text_of(event, 'reason')}"
 
 

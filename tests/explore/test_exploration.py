@@ -152,7 +152,7 @@ def test_the_outcome_is_held_or_violated_only_with_real_kills(
     )
     assert result.outcome() is wanted
     text = matrix.as_text(result)
-    assert ("the warm tier is off for this job" in text) == bool(result.disagreements)
+    assert ("results do not count for this job" in text) == bool(result.disagreements)
     assert matrix.as_json(result)["exit"] == wanted.exit_code
     assert "| point | batch 1 |" in matrix.as_markdown(result)
 

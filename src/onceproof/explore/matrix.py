@@ -175,7 +175,7 @@ def _confirmations(result: Exploration) -> Iterator[str]:
     if agreement["decided"]:
         yield f"agreement with real kills: {agreement['agree']} of {agreement['decided']}"
     for one in result.disagreements:
-        yield f"the warm tier is off for this job: it said {_said(one, fast=True)} of {text_of(one.faults)}, real kills {_said(one, fast=False)}"
+        yield f"the warm tier's results do not count for this job: it said {_said(one, fast=True)} of {text_of(one.faults)}, real kills {_said(one, fast=False)}"
     undecided = [one for one in result.confirmations if not one.decided]
     for one in undecided[:_SHOWN]:
         yield f"no verdict from real kills: {text_of(one.faults)}: {one.real.why}"

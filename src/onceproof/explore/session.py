@@ -31,6 +31,7 @@ _SWEEP = 0.6
 _CLEAN_SAMPLE = 0.1
 """The part of the schedules that held which is repeated with real kills, if the budget allows."""
 _NO_FAULT: Faults = ()
+_UNSEEN = "the session did not see the sink's commit"
 
 
 class Listener(Protocol):
@@ -156,7 +157,9 @@ class Session:
         self._directory.set_aside_results()
         self.result.results, self.result.wanted, self.result.impossible = {}, [], {}
         self.result.baseline = None
-        self._save(replace(self.result.plan, tier="real", tier_reason=why, points=()))
+        # What the session does not see, real kills may show.
+        unseen = {point: text for point, text in self.result.plan.not_explored.items() if not text.startswith(_UNSEEN)}
+        self._save(replace(self.result.plan, tier="real", tier_reason=why, points=(), not_explored=unseen))
         self._enumerate()
         self._work_real()
 
@@ -192,10 +195,7 @@ class Session:
         self._directory.add_result(_NO_FAULT, found)
         reached = {Point(point) for _, point, batch, _ in executed.points if batch in self.result.plan.batch_numbers}
         left_out = {
-            str(
-                point
-            ): "the session did not see the sink's commit: it sees those of onceproof's sinks and of psycopg, in the "
-            "thread that Spark calls"
+            str(point): f"{_UNSEEN}: it sees those of onceproof's sinks and of psycopg, in the thread that Spark calls"
             for point in schedules.ORDER
             if point not in reached
         }

@@ -266,7 +266,7 @@ class _Evidence:
             return [f"no input was fed: {run.drain_note}{from_log}", *modes]  # this explains all other doubts
         if run.never_reads:
             return [f"{run.drain_note}{from_log}", *modes]  # likewise
-        doubts = [*modes, *_emptiness(case)]
+        doubts = [*modes, *_screened(case), *_emptiness(case)]
         doubts += ledger.doubts(case)
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
@@ -357,6 +357,16 @@ def _claim_that_allows_emptiness(claim: Claim) -> str | None:
     if claim.delivery == "at-most-once":
         return "at-most-once"
     return "a claim without recovery" if claim.liveness == "none" else None
+
+
+def _screened(case: Case) -> list[str]:
+    """A kept JVM may remember what a killed one forgets, so that a sink looks right that is not."""
+    kept = sum(jvm.tier == "kept" for jvm in case.run.job.jvms) if case.run.job is not None else 0
+    if not kept:
+        return []
+    return [
+        f"{times(kept, 'restart')} used the JVM of the start before (--tier kept): only --tier real shows that the claim holds"
+    ]
 
 
 def _hurried(query: str, own_s: float) -> str:

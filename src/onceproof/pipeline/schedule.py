@@ -76,7 +76,7 @@ class WholeJob:
         return schedule.chunks, schedule.records, tuple(fault.model_dump_json() for fault in schedule.faults)
 
     def _fewer(self, spec: InputSpec, schedule: BatchSchedule) -> InputSpec:
-        """The input, reduced to its first chunks, and each of them to its first records."""
+        """The input, reduced to its first records, in fewer or smaller chunks of equal size."""
         rows = rows_of(spec, self.scenario.seed)
         if spec.chunks <= schedule.chunks and rows <= schedule.records * spec.chunks:
             return spec

@@ -105,6 +105,7 @@ def merged(old: Results, new: Results) -> Results:
                 "attempts": after.attempts or before.attempts,
                 "vacuity": after.vacuity or before.vacuity,
                 "control": after.control or before.control,
+                **({} if after.attempts else {"onceproof": before.onceproof, "date": before.date}),
             }
         )
     return dict(sorted(made.items()))

@@ -6,6 +6,7 @@ Whatever a sink keeps in a module's variables is gone after a real crash: it mus
 from __future__ import annotations
 
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -47,4 +48,5 @@ def _is_in(module: ModuleType | None, folder: Path) -> bool:
 
 def _is_installed(file: str) -> bool:
     """Whether the file is of the environment, which may be below the user's folder."""
-    return "site-packages" in Path(file).parts or file.startswith((sys.base_prefix, str(Path(__file__).parents[1])))
+    own = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parents[1])
+    return "site-packages" in Path(file).parts or any(Path(file).is_relative_to(folder) for folder in own)

@@ -28,7 +28,6 @@ from onceproof.warm.loading import load_again
 
 #: Failures of the job itself, after a fault and in a row, after which a schedule is given up. A supervisor restarts as often.
 _MOST_FAILURES = 6
-_LONGEST_ERROR = 2_000
 
 #: They change how much Spark computes for a batch of a few rows, not what it computes.
 _SETTINGS = {
@@ -96,7 +95,7 @@ class Session:
             if not query.awaitTermination(max(1, int(deadline - time.monotonic()))):
                 return "it did not end in time"
         except Exception as failure:
-            return f"{type(failure).__name__}: {failure}"[:_LONGEST_ERROR]
+            return f"{type(failure).__name__}: {failure}"
         finally:
             if query is not None and query.isActive:
                 query.stop()
@@ -130,7 +129,7 @@ def main(harness: str, gate_path: str, function: str, at_once: int, last_batch: 
             try:
                 send(session.execute(request))
             except Exception as failure:  # the harness must not wait for an answer that never comes
-                send({"id": request["id"], "failed": f"{type(failure).__name__}: {failure}"[:_LONGEST_ERROR]})
+                send({"id": request["id"], "failed": f"{type(failure).__name__}: {failure}"})
 
         send({"ready": os.getpid()})
         for line in connection.makefile("r", encoding="utf-8"):

@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 import psutil
 
 from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.base.masking import masked
 from onceproof.formats.feed import fed_records
 from onceproof.history.execution import Execution
 from onceproof.history.memory import MemoryTables
@@ -48,6 +49,8 @@ POINTS = (
 )
 AT_ONCE = 8
 """Schedules that the session executes at a time. More are not faster on two cores, and each takes longer."""
+#: Characters of an error of the job that are kept.
+_LONGEST_ERROR = 2_000
 _READ_EVERY = 24
 """Schedules between two reads of the commits."""
 _READY_S = 180.0
@@ -79,6 +82,11 @@ def unavailable(scenario: Scenario) -> str | None:
     if not any(word.startswith(f"--{callable_driver.CHECKPOINT}=") for word in pipeline.command):
         return f"the callable has no argument {callable_driver.CHECKPOINT}: each schedule needs a checkpoint of its own"
     return None
+
+
+def _shown(error: str) -> str:
+    """An error of the job for people: without secrets, its first line, and not too long."""
+    return masked(error).partition("\n")[0][:_LONGEST_ERROR]
 
 
 @dataclass
@@ -302,7 +310,7 @@ class WarmTier:
         self._places.read()
         self._executed(sent, answer, time.monotonic(), keep=True)
         if not answer.get("ended"):
-            why = answer.get("failed") or "; ".join(answer["errors"])
+            why = _shown(answer.get("failed") or "; ".join(answer["errors"]))
             raise Unavailable(f"the query did not end when its topics were empty: {why}")
         if (why_not := checkpoint.is_template(sent.checkpoint)) is not None:
             raise Unavailable(why_not)
@@ -359,7 +367,7 @@ class WarmTier:
         tables, found = self._places.take(sent.name)
         query = str(sent.checkpoint.relative_to(self._folder / sent.name))
         events = answer.get("events", [])
-        failed = answer.get("failed")
+        failed = _shown(answer["failed"]) if answer.get("failed") else None
         if failed is None:
             tables.append("batches", checkpoint.batch_rows(sent.checkpoint, query, events, sent.wall))
             tables.append("progress", checkpoint.progress_rows(sent.checkpoint, query))
@@ -368,7 +376,7 @@ class WarmTier:
             sent.strikes,
             tuple(at - sent.wall for at in answer.get("fired", ())),
             answer.get("last_start", -1) + 1,
-            tuple(answer.get("errors", ())),
+            tuple(_shown(error) for error in answer.get("errors", ())),
             bool(answer.get("ended")),
             tables,
             {name: OutputRecord(columns=o.columns, note=o.note, rows=o.rows) for name, o in found.items()},
