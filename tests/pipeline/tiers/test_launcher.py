@@ -22,10 +22,15 @@ from onceproof.pipeline.tiers.launcher import CONNECTION_FILE, Launcher, Request
 
 #: Like Spark's scripts it becomes a process that has the main class among its words; and it prints how it was called.
 #: It chooses a collector, so that it is started again with the same words: a shell knows no other.
+#: For a while, a script named ``spark-class`` has that class among its words, as Spark's has: it is not the JVM.
 SUBMIT = """#!/bin/sh
 echo "scripts ${SPARK_HOME:-unset} $FLAVOUR $*"
 export FROM_SCRIPTS=yes
-exec /bin/sh -c 'echo "jvm $FROM_SCRIPTS $FLAVOUR $_PYSPARK_DRIVER_CONN_INFO_PATH"; read line' org.apache.spark.deploy.SparkSubmit -XX:+UseG1GC
+exec /usr/bin/env sh FOLDER/spark-class org.apache.spark.deploy.SparkSubmit
+"""
+CLASS = """#!/usr/bin/env sh
+sleep 0.3
+exec FOLDER/java -c 'echo "jvm $FROM_SCRIPTS $FLAVOUR $_PYSPARK_DRIVER_CONN_INFO_PATH"; read line' org.apache.spark.deploy.SparkSubmit -XX:+UseG1GC
 """
 
 
@@ -67,8 +72,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "bin").mkdir(parents=True)
     (folder / "jars").mkdir()
     script = folder / spark_home.SUBMIT
-    script.write_text(SUBMIT)
-    script.chmod(0o755)
+    for file, text in ((script, SUBMIT), (folder / "bin" / "spark-class", CLASS)):
+        file.write_text(text.replace("FOLDER", str(folder / "bin")))
+        file.chmod(0o755)
+    (folder / "bin" / "java").symlink_to("/bin/sh")
     monkeypatch.setattr(spark_home, "pyspark", lambda: folder)
     return folder
 
@@ -98,7 +105,7 @@ def test_an_equal_start_needs_no_scripts_and_has_the_first_ones_environment(
         (0, "real", "scripts", None),
         (1, "real", "direct", None),
     ]
-    assert [one["how"] for one in read_events(tmp_path) if one["kind"] == "driver.jvm"] == ["scripts", "direct"]
+    assert [one.data["how"] for one in read_events(tmp_path) if one.kind == "driver.jvm"] == ["scripts", "direct"]
 
 
 def test_a_start_that_differs_is_left_to_sparks_scripts_and_says_why(

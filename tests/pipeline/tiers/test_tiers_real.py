@@ -48,6 +48,6 @@ def test_a_kept_jvm_serves_each_restart_and_a_naive_job_is_caught(tmp_path: Path
         (0, "real", None),
         *((start, "kept", None) for start in range(1, 5)),
     ]
-    committed = [one["batch"] for one in read_events(done.run_dir) if one["kind"] == "batch.committed"]
+    committed = [one.data["batch"] for one in read_events(done.run_dir) if one.kind == "batch.committed"]
     assert sorted(set(committed)) == list(range(7))  # batch 0 has no input
     assert "4 of 4 restarts used the JVM" in str(tiers.sentence(RunRecord.read(done.run_dir)))
