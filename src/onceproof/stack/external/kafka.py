@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, ThrottleEvent, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription  # type: ignore[attr-defined]  # not in __all__
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
@@ -67,6 +67,19 @@ def check(profile: StackProfile) -> Addresses:
 
 #: After one of these there is no point in trying again.
 _FINAL = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+
+
+def _described(admin: AdminClient, name: str) -> TopicDescription | None:
+    """The topic with our rights on it; None while the broker that is asked does not know it yet: another one has created it."""
+    asked = admin.describe_topics(
+        TopicCollection([name]), include_authorized_operations=True, request_timeout=TOPIC_DEADLINE_S
+    )
+    try:
+        return asked[name].result()
+    except KafkaException as refused:
+        if refused.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise
 
 
 def _where(profile: StackProfile) -> str:
@@ -243,12 +256,12 @@ class ExternalKafka(Topics):
 
     def _check_rights(self, name: str) -> None:
         """Kafka reports rights only on a topic that exists. So without the right to delete, one topic remains."""
-        admin = self.admin()
-        asked = admin.describe_topics(
-            TopicCollection([name]), include_authorized_operations=True, request_timeout=TOPIC_DEADLINE_S
+        described = wait_until(
+            f"every broker to know the topic {name}",
+            lambda: _described(self.admin(), name),
+            deadline_s=TOPIC_DEADLINE_S,
         )
-        allowed = asked[name].result().authorized_operations
-        if allowed is None:
+        if (allowed := described.authorized_operations) is None:
             return  # this cluster does not say
         for right, purpose in _RIGHTS.items():
             if right not in allowed:
