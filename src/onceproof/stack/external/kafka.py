@@ -75,7 +75,8 @@ def _described(admin: AdminClient, name: str) -> TopicDescription | None:
         TopicCollection([name]), include_authorized_operations=True, request_timeout=TOPIC_DEADLINE_S
     )
     try:
-        return asked[name].result()
+        found: TopicDescription = asked[name].result()
+        return found
     except KafkaException as refused:
         if refused.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
