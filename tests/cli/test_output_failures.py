@@ -16,6 +16,7 @@ from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.scenario.model import ExpectedVerdict
+from onceproof.scenario_files.load import find, load_file
 
 #: The program with a faked run. Its first word is the verdict, whose reason has characters that a job may print.
 PROGRAM = """
@@ -151,7 +152,8 @@ def test_the_report_is_printed_even_if_junit_cannot_be_written(tmp_path: Path, m
     verdict = Verdict("mine", Outcome.HELD, StatedClaim({"delivery": "effectively-once"}), ("because",))
     write_verdict(tmp_path, verdict)
     result = ScenarioResult("mine", ExpectedVerdict(), verdict, tmp_path)
-    monkeypatch.setattr(cli_run, "load_all", lambda given, profile=None: [None])
+    loaded = load_file(find("naive-append"))
+    monkeypatch.setattr(cli_run, "load_all", lambda given, profile=None: [loaded])
     monkeypatch.setattr(cli_run, "_run_one", lambda *_: result)
     for words in ([], ["--json"]):
         done = CliRunner().invoke(app, ["run", "mine", "--junit", "/dev/full", *words])
