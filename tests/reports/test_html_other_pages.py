@@ -16,7 +16,7 @@ from onceproof.cli.app import app
 from onceproof.cli.output import Output
 from onceproof.cli.run import report_files
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState, Shared
@@ -110,7 +110,7 @@ def test_values_of_other_types_in_a_qualification_are_refused(qualification: Pat
 def test_the_page_says_what_was_claimed_what_held_and_where_the_points_are(qualification: Path) -> None:
     run = qualification / "runs" / "first"
     run.mkdir(parents=True, exist_ok=True)
-    write_verdict(run, replace(HELD, claim={"delivery": "effectively-once", "outputs": {"rows": {"order": SCRIPT}}}))
+    write_verdict(run, replace(HELD, claim=StatedClaim({"delivery": "effectively-once"}, {"rows": {"order": SCRIPT}})))
     held = Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, [])
     progress = replace(PROGRESS, first="runs/first", strongest=held)
     Directory(qualification).save(progress)

@@ -144,7 +144,7 @@ def test_what_is_not_drawn_and_the_rest_of_a_witness_are_counted() -> None:
     events += [Event(1.0, "stack.ready", {"service": f"s{n}"}) for n in range(30)]
     made = page(
         run_of(
-            Verdict("job", Outcome.VIOLATED, {}, ("why",), (found,)),
+            Verdict("job", Outcome.VIOLATED, StatedClaim(), ("why",), (found,)),
             events=tuple(events),
             batches=tuple(Batch("q", n, 1.0 + n, 0, 2.0 + n, 0, 3) for n in range(301)),
             commits=tuple(SinkCommit("t", 1.0 + n, 2) for n in range(210)),
