@@ -19,6 +19,9 @@ def test_the_sources_are_shipped_and_the_recipe_depends_on_compiler_and_spark() 
         "ForklessLocalFs.java",
         "Forwarding.java",
         "Harness.java",
+        "Modes.java",
+        "Reuse.java",
+        "Trigger.java",
     ]
     one = checkpoint_jar.recipe("java-compiler-1", {})
     assert one != checkpoint_jar.recipe("java-compiler-2", {})
