@@ -45,8 +45,8 @@ def explore(
 ) -> None:
     """Try crashes of a job's driver at all points of its first three batches.
 
-    A pipeline given as a Python function (pipeline.callable) is executed
-    hundreds of times a minute, in one Spark session; its violations, and a
+    A pipeline given as a Python function (pipeline.callable) is executed about
+    a hundred times a minute, in one Spark session; its violations, and a
     sample of the rest, are repeated with real kills. Any other job is run with
     real kills each time. The scenario's own faults are not used.
 
