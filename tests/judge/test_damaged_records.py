@@ -11,6 +11,7 @@ import pytest
 
 from onceproof.judge.relations import digests
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract.inputs import InputRecords
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SIZE, KEYS = 12_000, 20
@@ -40,6 +41,7 @@ def test_every_damaged_record_is_named(
     benchmark.write_run(tmp_path / "run", SIZE, output, damage, KEYS)
     whole = judge(tmp_path / "run")
     monkeypatch.setattr(digests, "MOST_WHOLE", 1)
+    monkeypatch.setattr(InputRecords, "is_cheap", lambda _inputs: False)
     by_digest = judge(tmp_path / "run")
     assert by_digest.findings == whole.findings
     assert by_digest.reasons == whole.reasons

@@ -10,6 +10,7 @@ from onceproof.judge.findings import Outcome
 from onceproof.judge.open import open_case
 from onceproof.judge.relations import digests
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract.inputs import InputRecords
 from onceproof.values import digest
 
 from .conftest import StoredRun
@@ -20,6 +21,7 @@ CONTENT = '{"id":"4711","carrier":"AA","delay":"-20","fare":"12.5","note":null}'
 @pytest.fixture
 def by_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "MOST_WHOLE", -1)
+    monkeypatch.setattr(InputRecords, "is_cheap", lambda _inputs: False)
 
 
 def test_every_single_bit_changes_both_digests_and_the_sums() -> None:

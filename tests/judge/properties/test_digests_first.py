@@ -18,6 +18,7 @@ from onceproof.judge.relations import digests
 from onceproof.judge.synthetic.damage import Damage
 from onceproof.judge.synthetic.world import MODELS, World
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract.inputs import InputRecords
 
 from .world import DAMAGES, Drawn, histories, store, worlds
 
@@ -76,6 +77,8 @@ def _verdict(path: Path, *, most_whole: int) -> tuple[dict[str, Any], list[Any]]
     """The verdict and the rows that it shows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(digests, "MOST_WHOLE", most_whole)
+        if most_whole < 0:  # an oracle with a small input is asked twice, which needs all rows
+            patch.setattr(InputRecords, "is_cheap", lambda _inputs: False)
         # The oracles of two upserts use any_value(), of values that are equal.
         patch.setattr(digests, "depends_on_order", lambda _case: False)
         found = judge(path)
