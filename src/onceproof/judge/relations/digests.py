@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
     from onceproof.oracle.contract.inputs import Inputs
 
-#: A history with at most so many records of input and outputs is loaded whole. More than the number of input records up to which
-#: an oracle is asked twice (`onceproof.oracle.contract.inputs.CHEAP_ROWS`): its two answers are compared with their texts.
+#: A history with at most so many records of input and outputs is loaded whole. So is one whose input is so small that an oracle is
+#: asked twice (`onceproof.oracle.contract.inputs.CHEAP_ROWS`), whatever its outputs: its two answers are compared with their texts.
 MOST_WHOLE = 400_000
 
 _DIGESTS = "h, digest_1, digest_2"
