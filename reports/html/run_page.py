@@ -249,7 +249,7 @@ def _facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     if record.scenario_path is not None:
         yield "scenario", record.scenario_path
     if (stack := commands.stack_of(record)) is not None:
-        yield "stack", record.stack_profile or f"external; {stack} stands for its name, which is not stored"
+        yield "stack", record.stack_profile or f"external; its name is not stored, so commands say {stack}"
     if record.seed is not None:
         yield "seed", str(record.seed)
     seconds = run.verdict.seconds if run.verdict is not None else record.seconds

@@ -2,93 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
-
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.checkpoint_gate import CheckpointGate
 from onceproof.scenario.points import Point
 
-Seen = tuple[str, int, Point]
-
-
-class Driver:
-    """One JVM: sends lines, and reads the answers."""
-
-    def __init__(self, gate: CheckpointGate) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(5)
-        self._socket.connect(str(gate.path))
-        self._lines = self._socket.makefile("r")
-        self.send("hello 1")
-        self.rules = set(iter(lambda: self._lines.readline().strip(), "go"))
-
-    def send(self, line: str) -> None:
-        self._socket.sendall(f"{line}\n".encode())
-
-    def answer(self) -> str:
-        return self._lines.readline().strip()
-
-    def open(self, root: Path, query: str) -> None:
-        self.send(f"1 open {root}/{query}/offsets")
-        assert self.answer() == "go 1"
-
-    def die(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._lines.close()
-        self._socket.close()
-
-
-class Struck:
-    """Records the gate's calls of ``on_point``, each of which blocks until ``go`` is set."""
-
-    def __init__(self) -> None:
-        self.points: list[Seen] = []
-        self.attempts: list[int] = []
-        self.failures: list[BaseException] = []
-        self.go = threading.Event()
-        self.go.set()
-        self.held: threading.Event | None = None
-
-    def __call__(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
-        self.attempts.append(attempt)
-        self.points.append((query, batch, point))
-        assert self.go.wait(5)
-        return self.held
-
-
-@pytest.fixture
-def struck() -> Struck:
-    return Struck()
-
-
-Serve = Callable[..., CheckpointGate]
-
-
-@pytest.fixture
-def serve(tmp_path: Path, struck: Struck) -> Iterator[Serve]:
-    open_gates = []
-
-    def make(*wanted: tuple[int, Point]) -> CheckpointGate:
-        gate = CheckpointGate(
-            tmp_path / "socket",
-            tmp_path / "a checkpoint",
-            wanted=lambda: wanted,
-            on_point=struck,
-            on_failure=struck.failures.append,
-        )
-        gate.start()
-        open_gates.append(gate)
-        return gate
-
-    yield make
-    for gate in open_gates:
-        gate.close()
-    assert struck.failures == []
+from .gate import Driver, Serve, Struck
 
 
 def test_a_held_driver_is_fenced_and_its_jvm_says_whether_it_can_be_used_again(serve: Serve, struck: Struck) -> None:

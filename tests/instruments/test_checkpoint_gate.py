@@ -221,6 +221,17 @@ def test_the_gate_survives_a_driver_that_dies_while_it_waits(serve: Serve, struc
     assert Driver(gate).rules == {"park commits 1 create"}
 
 
+def test_a_query_with_another_trigger_or_mode_is_reported(serve: Serve, struck: Struck) -> None:
+    gate = serve()
+    driver = Driver(gate)
+    root = gate.path.parent / "a%20checkpoint"
+    for line in ("trigger-15000", "mode-async"):
+        driver.send(f"0 {line} {root}/q/offsets")
+        driver.send(f"0 {line} {gate.path.parent}/elsewhere/offsets")
+    driver.open(root, "q")
+    assert struck.queries == [("q", "trigger", "15000"), ("q", "mode", "async")] and gate.position("q") is None
+
+
 def test_closing_ends_the_connections_of_all_drivers(serve: Serve) -> None:
     gate = serve()
     driver = Driver(gate)
