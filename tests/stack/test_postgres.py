@@ -279,7 +279,7 @@ def _check_that_an_insert_without_lock_timeout_waits(postgres: EmbeddedPostgres,
 
     waiting = threading.Thread(target=insert)
     waiting.start()
-    wait_until("the INSERT to wait", lambda: "waiting for table t" in locked.why_not_refused(context), deadline_s=20)
+    wait_until("the INSERT to wait", lambda: "has been waiting" in locked.why_not_refused(context), deadline_s=20)
     assert "lock_timeout" in locked.why_not_refused(context)
     locked.end(context)
     waiting.join(20)
