@@ -31,6 +31,8 @@ class Limits:
     items: int = 100
     """Reasons, faults, batches and entries of each other list."""
     events: int = 400
+    excerpts: int = 60
+    """Of logs. Events beyond them link to the whole log."""
     lanes: int = 24
     bars: int = 300
     """Batches that are drawn. Of more batches, those that were replayed come first, and the others evenly from the whole run."""
@@ -44,10 +46,10 @@ class Limits:
 SIZES = (
     Limits(),
     Limits(witnesses=6, cell=120, text=2_000),
-    Limits(witnesses=3, columns=20, rows=2, cell=80, text=1_000, items=50, ticks=100, bars=150),
-    Limits(30, 2, columns=10, rows=2, cell=60, text=500, items=30, events=200, lanes=12, bars=100, ticks=50),
-    Limits(20, 1, columns=8, rows=2, cell=40, text=200, items=20, events=100, drawings=False),
-    Limits(10, 1, columns=4, rows=1, cell=30, text=50, items=10, events=40, drawings=False),
+    Limits(witnesses=3, columns=20, rows=2, cell=80, text=1_000, items=50, excerpts=30, ticks=100, bars=150),
+    Limits(30, 2, columns=10, rows=2, cell=60, text=500, items=30, events=200, excerpts=15, lanes=12, bars=100, ticks=50),
+    Limits(20, 1, columns=8, rows=2, cell=40, text=200, items=20, events=100, excerpts=5, drawings=False),
+    Limits(10, 1, columns=4, rows=1, cell=30, text=50, items=10, events=40, excerpts=0, drawings=False),
 )
 
 

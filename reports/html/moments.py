@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from onceproof.base.timeline import Event
 from onceproof.base.words import times
 from onceproof.reports.html.limits import short
-from onceproof.reports.html.source import number_of, text_of
 
 INPUT, DRIVER, PROXY, HARNESS, CONSUMERS = "input", "driver starts", "proxies", "harness", "consumers"
 _MOST_TEXT = 300
@@ -25,39 +25,57 @@ class Moment:
     lane: str
     what: str
     log: str | None = None
-    """The log with more about the event, a file in ``logs/``."""
+    """The log with more about the event, a file in ``logs/``; None if the run has no such log."""
 
 
-def moments(events: Iterable[Event]) -> tuple[Moment, ...]:
-    """All events with a row, in the order of time."""
-    found = []
+def moments(events: Iterable[Event], logs: Collection[str] = ()) -> tuple[Moment, ...]:
+    """All events with a row, in the order of time. ``logs``: the names of the run's logs."""
+    found, start = [], 0
     for number, event in enumerate(events):
         family = event.kind.partition(".")[0]
         describe = _WORDS.get(event.kind) or _FAMILIES.get(family)
+        if event.kind == "job.started":
+            start = number_of(event, "start") or 0
         if describe is not None:
             lane, what = describe(event)
-            found.append(Moment(f"e{number}", event.at, event.kind, lane, short(what, _MOST_TEXT), _log_of(event)))
+            log = next((name for name in _logs_of(event, start) if name in logs), None)
+            found.append(Moment(f"e{number}", event.at, event.kind, lane, short(what, _MOST_TEXT), log))
     return tuple(sorted(found, key=lambda one: one.at))
+
+
+def by_importance(found: Iterable[Moment]) -> list[Moment]:
+    """Faults, starts and warnings first, then the others; each in the given order."""
+    return sorted(found, key=lambda one: not one.kind.startswith(_IMPORTANT))
 
 
 def chosen(found: tuple[Moment, ...], most: int) -> tuple[Moment, ...]:
     """At most ``most`` of them: faults, starts and warnings first, then the others from the beginning on."""
     if len(found) <= most:
         return found
-    ranked = sorted(range(len(found)), key=lambda i: (not found[i].kind.startswith(_IMPORTANT), i))
-    return tuple(found[i] for i in sorted(ranked[:most]))
+    kept = {one.anchor for one in by_importance(found)[:most]}
+    return tuple(one for one in found if one.anchor in kept)
 
 
 _IMPORTANT = ("fault.", "job.", "broker.", "driver.", "warning", "bypass", "phase", "harness.")
 Described = tuple[str, str]
 
 
-def _log_of(event: Event) -> str | None:
-    start = number_of(event, "start")
-    if event.kind.startswith(("job.", "driver.")) and start is not None:
-        return f"driver-{start}.log"
-    service = text_of(event, "service")
-    return f"{service}.log" if event.kind.startswith("stack.") and service.isascii() and service.isalnum() else None
+def _logs_of(event: Event, start: int) -> Iterator[str]:
+    """The logs that may say more about an event, the best one first. ``start``: that of the driver that runs."""
+    family = event.kind.partition(".")[0]
+    if family in ("stack", "frame", "broker", "consumers"):
+        broker = number_of(event, "broker")
+        yield f"consumer-{text_of(event, 'consumer')}.log"
+        yield f"kafka-{broker}.log"
+        yield f"{text_of(event, 'service')}.log"
+        yield f"{text_of(event, 'service')}-1.log"
+    elif family == "fault":
+        target = fault_lane(event).replace("broker", "kafka")
+        yield f"{target}.log"
+        yield f"{target}-1.log"
+    if family in ("job", "driver", "batch", "point", "sink", "fault", "warning"):
+        number = number_of(event, "start")
+        yield f"driver-{start if number is None else number}.log"
 
 
 def _phase(event: Event) -> Described:
@@ -216,3 +234,15 @@ _WORDS: dict[str, Callable[[Event], Described]] = {
     "consumers.start": _consumer,
 }
 _FAMILIES: dict[str, Callable[[Event], Described]] = {"fault": _fault, "driver": _driver, "sink": _sink}
+
+
+def text_of(event: Event, name: str) -> str:
+    """A text of an event; empty if it has none of that name."""
+    value: Any = event.data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def number_of(event: Event, name: str) -> int | None:
+    """A whole number of an event; None if it has none of that name."""
+    value: Any = event.data.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None

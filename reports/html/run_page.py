@@ -70,7 +70,7 @@ def of_run(run_dir: Path) -> str:
 
 def page(run: StoredRun) -> str:
     """The page, with at most `MOST_BYTES`: if all of `SIZES` are too large but the last, that one."""
-    found, flow = moments.moments(run.events), _flow(run)
+    found, flow = moments.moments(run.events, run.logs), _flow(run)
     return render_capped("run.html", ((limits.text, _values(run, found, flow, limits)) for limits in SIZES))
 
 
@@ -83,6 +83,8 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, Any] | No
     faults = some(_faults(verdict, line), most)
     rows = frozenset({one.anchor for one in listed} | {f"fault-{one.number}" for one in faults.shown})
     drawn = line if limits.drawings else None
+    excerpts = run.excerpts.chosen(listed, limits)
+    kept = {index for index, _ in excerpts.shown}
     return {
         "title": f"{_name(run)}: {_word(run)}",
         "name": _name(run),
@@ -119,6 +121,8 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, Any] | No
         "not_evaluated": some(sorted(verdict.not_evaluated.items()), most),
         "counts": some(verdict.counts.items(), most),
         "events": Some(listed, len(found) - len(listed)),
+        "excerpts": excerpts,
+        "excerpt_of": {one.anchor: index for one in listed if (index := run.excerpts.of(one.anchor)) in kept},
         "logs": some(run.logs, most),
         "logs_folder": LOGS,
         "facts": some(_facts(run), most),

@@ -24,6 +24,8 @@ from onceproof.history.version import JUDGE_THERE, other_version
 from onceproof.judge import shown_rows
 from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.judge.shown_rows import ShownRows
+from onceproof.reports.html import excerpts
+from onceproof.reports.html.excerpts import Excerpts
 
 LOGS = "logs"
 #: Lines of ``events.jsonl`` that are read, and characters of one line: a foreign file may have any size.
@@ -72,6 +74,7 @@ class StoredRun:
     rows: tuple[ShownRows, ...] = ()
     logs: tuple[str, ...] = ()
     """Names of the files in ``logs/``."""
+    excerpts: Excerpts = Excerpts()
     notes: tuple[str, ...] = ()
     """What could not be read, and why."""
 
@@ -100,6 +103,7 @@ def read(run_dir: Path) -> StoredRun:
         commits=commits,
         rows=_rows(reading),
         logs=_logs(reading),
+        excerpts=_excerpts(reading),
         notes=tuple(reading.notes),
     )
 
@@ -238,17 +242,13 @@ def _logs(reading: _Reading) -> tuple[str, ...]:
     return tuple(names[:_MOST_LOGS])
 
 
+def _excerpts(reading: _Reading) -> Excerpts:
+    try:
+        return excerpts.read(reading.path)
+    except (OSError, ValueError, RecursionError) as error:
+        reading.note(excerpts.FILE, f"it cannot be read: {_first_line(error)}")
+        return Excerpts()
+
+
 def _first_line(error: object) -> str:
     return str(error).partition("\n")[0][:300]
-
-
-def text_of(event: Event, name: str) -> str:
-    """A text of an event; empty if it has none of that name."""
-    value: Any = event.data.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def number_of(event: Event, name: str) -> int | None:
-    """A whole number of an event; None if it has none of that name."""
-    value: Any = event.data.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport
 from onceproof.reports.html.limits import Limits, some, spread
-from onceproof.reports.html.moments import DRIVER, INPUT, Moment, broker_lane, fault_lane
-from onceproof.reports.html.source import Batch, StoredRun, number_of, text_of
+from onceproof.reports.html.moments import DRIVER, INPUT, Moment, broker_lane, fault_lane, number_of, text_of
+from onceproof.reports.html.source import Batch, StoredRun
 
 _BUCKETS, _MOST_POINTS = 80, 300
 #: What is drawn elsewhere, or is not part of the pipeline.

@@ -1,7 +1,7 @@
 """Each file that a CI server or an editor reads, read by the tool that reads it there.
 
-Needs actionlint on PATH, the Python packages of the group ``artefacts``, and in ``YAML_LANGUAGE_SERVER`` and ``GITLAB_CI_LOCAL`` the
-paths of the scripts of yaml-language-server and gitlab-ci-local (``tox -e artefacts`` installs them). Without them the tests are skipped; with ``ONCEPROOF_TOOLS=1`` they fail.
+Needs actionlint on PATH, the Python packages of the group ``artefacts``, and in ``YAML_LANGUAGE_SERVER``, ``GITLAB_CI_LOCAL`` and
+``NPM_GROOVY_LINT`` the paths of the scripts of these tools (``tox -e artefacts`` installs them). Without them the tests are skipped; with ``ONCEPROOF_TOOLS=1`` they fail.
 """
 
 from __future__ import annotations
@@ -109,6 +109,32 @@ def test_gitlab_ci_accepts_the_documented_pipeline(tmp_path: Path) -> None:
     assert code == 0 and "json schema validated" in text and re.search("^exactly-once ", text, re.MULTILINE), text
     code, text = read_by_gitlab_ci(pipeline.replace("artifacts:", "artefacts:"), tmp_path / "wrong")
     assert code != 0 and "'artefacts' property is not expected" in text
+
+
+# -- Jenkins ----------------------------------------------------------------------------------------------------------
+
+
+def read_by_groovy(pipeline: str, folder: Path) -> list[str]:
+    """The errors that npm-groovy-lint finds in a Jenkinsfile. Like Jenkins, it parses it with Groovy's compiler."""
+    script = Path(os.environ.get("NPM_GROOVY_LINT", ""))
+    if not script.is_file():
+        _missing("NPM_GROOVY_LINT does not name the script: npm install npm-groovy-lint")
+    folder.mkdir()
+    (folder / "Jenkinsfile").write_text(pipeline)
+    # --noserver: it would leave a server running, for the next file.
+    command = ["node", str(script), "--noserver", "--failon", "none", "--output", "json", "Jenkinsfile"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=100)
+    ((_, found),) = json.loads(done.stdout)["files"].items()
+    return [one["msg"] for one in found["errors"] if one["severity"] == "error"]
+
+
+@pytest.mark.timeout(220)
+def test_groovy_accepts_the_documented_jenkins_pipeline(tmp_path: Path) -> None:
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    (pipeline,) = re.findall(r"^```groovy\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert read_by_groovy(pipeline, tmp_path / "right") == []
+    (problem,) = read_by_groovy(pipeline.replace("steps {", "steps "), tmp_path / "wrong")
+    assert "Unexpected input" in problem
 
 
 # -- pre-commit -------------------------------------------------------------------------------------------------------

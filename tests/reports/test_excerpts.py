@@ -1,0 +1,132 @@
+"""What the page of a run shows of its logs: the entries around each event, masked, and nothing if their times are unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.reports.made_up_runs import events, made
+
+from onceproof.base.masking import hiding
+from onceproof.reports.html import excerpts
+from onceproof.reports.html.moments import Moment
+from onceproof.reports.html.run_page import of_run
+
+_START = 1_700_000_000.0
+
+
+def _spark(at: float) -> str:
+    return datetime.fromtimestamp(_START + at).strftime("%y/%m/%d %H:%M:%S")
+
+
+def _kafka(at: float) -> str:
+    return datetime.fromtimestamp(_START + at, UTC).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
+
+
+def _postgres(at: float) -> str:
+    return datetime.fromtimestamp(_START + at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC [12]"
+
+
+def _toxiproxy(at: float) -> str:
+    moment = datetime.fromtimestamp(_START + at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return json.dumps({"level": "info", "time": moment, "message": "m"})
+
+
+def _stored(run: Path, *found: Moment) -> excerpts.Excerpts:
+    excerpts.write(run, found, _START)
+    return excerpts.read(run)
+
+
+def _moment(at: float, log: str | None = "some.log", anchor: str = "e0") -> Moment:
+    return Moment(anchor, at, "job.exited", "driver starts", "it exits", log)
+
+
+def _run(tmp_path: Path, *lines: str, log: str = "some.log") -> Path:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / log).write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize("stamp", [_spark, _kafka, _postgres, _toxiproxy])
+def test_the_entries_around_an_event_are_found_by_the_times_of_each_log(
+    tmp_path: Path, stamp: Callable[[float], str]
+) -> None:
+    run = _run(tmp_path, "a banner", *(f"{stamp(10 * n)} entry {n}" for n in range(15)))
+    stored = _stored(run, _moment(102.5))
+    (one,) = stored.items
+    assert stored.of("e0") == 0 and one.log == "some.log"
+    assert [line.split()[-1] for line in one.lines] == [f"{stamp(10 * n)} entry {n}".split()[-1] for n in range(8, 14)]
+    assert (one.first, one.last) == (10, 15), "line 1 is the banner"
+    assert one.lines[2] == f"{stamp(100)} entry 10", "the last one before the event"
+
+
+def test_events_with_nothing_between_them_share_an_excerpt_and_a_stack_trace_is_cut(tmp_path: Path) -> None:
+    trace = [f"\tat frame {n}" for n in range(40)]
+    run = _run(tmp_path, f"{_spark(1)} before", f"{_spark(5)} ERROR broken", *trace, f"{_spark(9)} after")
+    stored = _stored(run, _moment(6.0), _moment(7.0, anchor="e1"), _moment(20.0, anchor="e2"))
+    assert stored.of("e0") == stored.of("e1") == 0 and stored.of("e2") == 0, "all entries are near to each of them"
+    assert stored.items[0].lines == (
+        f"{_spark(1)} before",
+        f"{_spark(5)} ERROR broken",
+        "\tat frame 0",
+        "... 37 more lines ...",
+        "\tat frame 38",
+        "\tat frame 39",
+        f"{_spark(9)} after",
+    )
+    assert (stored.items[0].first, stored.items[0].last) == (1, 43)
+
+
+def test_there_is_no_excerpt_of_a_log_of_another_time_or_without_times(tmp_path: Path) -> None:
+    run = _run(tmp_path, f"{_spark(-400_000)} long before", "99/99/99 99:99:99 not a time", "and no time")
+    assert _stored(run, _moment(1.0), _moment(2.0, None, "e1"), _moment(3.0, "missing.log", "e2")).items == ()
+    assert not (run / excerpts.FILE).exists()
+
+
+def test_secrets_are_masked_in_excerpts_and_a_link_is_not_read(tmp_path: Path) -> None:
+    run = _run(tmp_path, f"{_spark(1)} password=hunter2-{'x' * 400}")
+    (run / "elsewhere").write_text(f"{_spark(1)} of somebody else\n")
+    (run / "logs" / "link.log").symlink_to(run / "elsewhere")
+    with hiding(["hunter2"]):
+        stored = _stored(run, _moment(1.0), _moment(1.0, "link.log", "e1"))
+    (one,) = stored.items
+    assert "hunter2" not in one.lines[0] and "password=***-x" in one.lines[0] and len(one.lines[0]) < 250
+    assert stored.of("e1") is None
+
+
+def test_the_page_links_each_event_to_its_excerpt(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", None)
+    events(run, {"at": 1.0, "kind": "job.started", "start": 0}, {"at": 2.0, "kind": "point", "batch": 1, "point": "p"})
+    text = of_run(run)
+    assert 'href="logs/driver-0.log"' in text and 'href="#log-' not in text, "none is stored: the whole log"
+    excerpt = {"log": "driver-0.log", "first": 7, "last": 8, "lines": ["<script>alert(1)</script>", "second"]}
+    stored = {"items": [excerpt], "of_events": {"e0": 0, "e1": 0}}
+    (run / excerpts.FILE).write_text(json.dumps(stored))
+    text = of_run(run)
+    assert text.count('<a href="#log-0">driver-0.log</a>') == 2 and 'id="log-0"' in text
+    assert "&lt;script&gt;alert(1)" in text and "<script>alert(1)" not in text
+    assert "driver-0.log, lines 7 to 8" in text
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["{", "[]", '{"items": 3}', '{"items": [], "of_events": {"e0": 5}}', '{"items": [], "of_events": {"e0": -1}}'],
+)
+def test_a_foreign_file_of_excerpts_does_no_harm(tmp_path: Path, stored: str) -> None:
+    run = made(tmp_path / "run", None)
+    events(run, {"at": 1.0, "kind": "job.started", "start": 0})
+    (run / excerpts.FILE).write_text(stored)
+    text = of_run(run)
+    assert 'href="#log-' not in text and 'href="logs/driver-0.log"' in text
+    assert ("excerpts.json: it cannot be read" in text) == (not stored.endswith("}}"))
+
+
+def test_an_excerpt_of_a_foreign_run_links_to_no_file_outside_of_its_logs(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", None)
+    events(run, {"at": 1.0, "kind": "job.started", "start": 0})
+    foreign = {"items": [{"log": "../../secret", "first": 1, "last": 1, "lines": ["x"]}], "of_events": {"e0": 0}}
+    (run / excerpts.FILE).write_text(json.dumps(foreign))
+    assert 'href="logs/..' not in of_run(run) and 'href="#log-0"' in of_run(run)
