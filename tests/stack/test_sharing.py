@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,12 +14,13 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # do
 
 from onceproof.base.errors import UsageError
 from onceproof.base.timeline import Event, Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.rules import Condition, Rule
 from onceproof.scenario.stack import PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.kafka.clients import client_config, producer_config
-from onceproof.stack.sharing.isolation import isolate, leftovers
+from onceproof.stack.sharing.isolation import connections, isolate, leftovers
 from onceproof.stack.sharing.shared import SharedStack, StackRequest
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
@@ -261,8 +263,10 @@ def test_a_stack_that_fails_a_check_or_that_a_fault_damaged_is_replaced(
     with SharedStack() as shared:
         first = Execution(shared, tmp_path / "first")
         stack = first.begin(small)
-        open_still = Consumer({**client_config(stack.kafka.client_bootstrap), "group.id": "never closed"})
-        open_still.list_topics(timeout=10)
+        # Not a client of librdkafka: it closes the connection to its bootstrap server, and has none until it next needs one.
+        host, _, port = stack.kafka.client_bootstrap.rpartition(":")
+        open_still = socket.create_connection((host, int(port)), timeout=10)
+        wait_until("the connection to be passed on", lambda: connections(stack), deadline_s=10)
         first.end()
         (used_up,) = first.of_kind("stack.used-up")
         assert used_up["reason"] == "a connection through proxy client-1 is open" and used_up["served"] == 1
