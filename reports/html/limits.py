@@ -47,7 +47,9 @@ SIZES = (
     Limits(),
     Limits(witnesses=6, cell=120, text=2_000),
     Limits(witnesses=3, columns=20, rows=2, cell=80, text=1_000, items=50, excerpts=30, ticks=100, bars=150),
-    Limits(30, 2, columns=10, rows=2, cell=60, text=500, items=30, events=200, excerpts=15, lanes=12, bars=100, ticks=50),
+    Limits(
+        30, 2, columns=10, rows=2, cell=60, text=500, items=30, events=200, excerpts=15, lanes=12, bars=100, ticks=50
+    ),
     Limits(20, 1, columns=8, rows=2, cell=40, text=200, items=20, events=100, excerpts=5, drawings=False),
     Limits(10, 1, columns=4, rows=1, cell=30, text=50, items=10, events=40, excerpts=0, drawings=False),
 )

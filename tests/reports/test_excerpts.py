@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.reports.made_up_runs import events, made
 
 from onceproof.base.masking import hiding
 from onceproof.reports.html import excerpts
 from onceproof.reports.html.moments import Moment
 from onceproof.reports.html.run_page import of_run
+
+from .made_up_runs import events, made
 
 _START = 1_700_000_000.0
 
@@ -88,7 +89,7 @@ def test_there_is_no_excerpt_of_a_log_of_another_time_or_without_times(tmp_path:
 
 def test_secrets_are_masked_in_excerpts_and_a_link_is_not_read(tmp_path: Path) -> None:
     run = _run(tmp_path, f"{_spark(1)} password=hunter2-{'x' * 400}")
-    (run / "elsewhere").write_text(f"{_spark(1)} of somebody else\n")
+    (run / "elsewhere").write_text(f"{_spark(1)} in no log of the run\n")
     (run / "logs" / "link.log").symlink_to(run / "elsewhere")
     with hiding(["hunter2"]):
         stored = _stored(run, _moment(1.0), _moment(1.0, "link.log", "e1"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,8 @@ def read_listed(root: Path) -> Listed:
         return {}
     if f"[{'.'.join(_TABLE)}" not in text:  # most projects: parsing would cost every pytest some milliseconds
         return {}
+    import tomllib
+
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
