@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
@@ -74,7 +73,7 @@ class StoredRun:
     rows: tuple[ShownRows, ...] = ()
     logs: tuple[str, ...] = ()
     """Names of the files in ``logs/``."""
-    excerpts: Excerpts = Excerpts()
+    excerpts: Excerpts = field(default_factory=Excerpts)
     notes: tuple[str, ...] = ()
     """What could not be read, and why."""
 
