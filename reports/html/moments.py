@@ -69,10 +69,8 @@ def _logs_of(event: Event, start: int) -> Iterator[str]:
         yield f"kafka-{broker}.log"
         yield f"{text_of(event, 'service')}.log"
         yield f"{text_of(event, 'service')}-1.log"
-    elif family == "fault":
-        target = fault_lane(event).replace("broker", "kafka")
-        yield f"{target}.log"
-        yield f"{target}-1.log"
+    elif family == "fault":  # of brokers, the events broker.away and broker.back name the node
+        yield f"{fault_lane(event)}.log"
     if family in ("job", "driver", "batch", "point", "sink", "fault", "warning"):
         number = number_of(event, "start")
         yield f"driver-{start if number is None else number}.log"

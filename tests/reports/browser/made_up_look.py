@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from onceproof.base.timeline import read_events
 from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.judge.verdict import write_verdict
@@ -14,11 +16,13 @@ from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.strongest import Strongest
+from onceproof.reports.html import excerpts, moments
 from onceproof.reports.html.run_page import of_run
 from onceproof.scenario.points import Point
 
 _CRASH = {"index": 0, "fault": "crash", "target": "driver", "query": "orders", "batch": 2, "point": "after-sink-commit"}
 _STALL = {"index": 1, "fault": "stall", "target": "broker", "query": "orders", "batch": 4, "point": "after-offset-log"}
+_WALL_START = 1_700_000_000.0
 _FAULTS = tuple(
     FaultReport(f["fault"], f["target"], f["query"], f["batch"], f["point"], True, True, True, (Evidence(why),))  # type: ignore[arg-type]
     for f, why in (
@@ -62,6 +66,7 @@ def run_page(folder: Path) -> str:
         for n in range(6)
     )
     batches = (*batches[:2], replace(batches[2], anomalies={"duplicate": 1986}, faults=("crash driver",)), *batches[3:])
+    _logs(run)
     promises = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
     reasons = (f"{_DUPLICATE.anomaly} in output {_DUPLICATE.output}: {_DUPLICATE.summary}",)
     verdict = Verdict(
@@ -76,6 +81,32 @@ def run_page(folder: Path) -> str:
     )
     write_verdict(run, replace(verdict, batches=batches, counts={"input": 6000, "batches": 6}))
     return of_run(run).replace(str(run), "/jobs/run")
+
+
+def _logs(run: Path) -> None:
+    """Two logs of the driver, and the excerpts that the harness would store."""
+    (run / "logs").mkdir()
+    said = (
+        (0, 6.5, "INFO SparkContext: Running Spark version 4.2.0"),
+        (0, 13.1, "INFO MicroBatchExecution: Starting batch 1"),
+        (
+            0,
+            16.2,
+            "WARN BookingSink: batch 2 was slow\n\tat booking.Sink.write(Sink.scala:41)\n\tat booking.Sink.run(Sink.scala:17)",
+        ),
+        (1, 18.0, "INFO SparkContext: Running Spark version 4.2.0"),
+        (1, 19.5, "INFO MicroBatchExecution: Resuming at batch 2"),
+        (1, 28.0, "WARN NetworkClient: Connection to node 2 (localhost/127.0.0.1:30412) could not be established"),
+    )
+    for start in (0, 1):
+        lines = (
+            f"{datetime.fromtimestamp(_WALL_START + at, UTC):%Y-%m-%dT%H:%M:%SZ} {text}\n"
+            for of, at, text in said
+            if of == start
+        )
+        (run / "logs" / f"driver-{start}.log").write_text("".join(lines))
+    found = moments.moments(read_events(run), [path.name for path in (run / "logs").iterdir()])
+    excerpts.write(run, found, _WALL_START)
 
 
 def _events() -> list[dict[str, Any]]:
