@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.history.run_record import StoredScenario
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario_files.load import find, load
 
@@ -50,5 +50,7 @@ def flow_run(run: Path, *steps: str, queue: str = QUEUE) -> Path:
     )
     (run / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     reason = "reordered in output processed: 1 row is out of order"
-    write_verdict(run, Verdict(scenario.name, Outcome.VIOLATED, {"order": "per-partition"}, (reason,), seed=7))
+    write_verdict(
+        run, Verdict(scenario.name, Outcome.VIOLATED, StatedClaim({"order": "per-partition"}), (reason,), seed=7)
+    )
     return run

@@ -169,7 +169,9 @@ def test_the_last_batches_and_commits_of_a_long_run_are_drawn() -> None:
     """The first 200 commits alone would look as if the job had stopped."""
     batches = tuple(Batch("q", n, 1.0 + n, 0, 2.0 + n, int(n == 500), 3) for n in range(1000))
     commits = tuple(SinkCommit("t", 1.0 + n, 2) for n in range(900))
-    drawn = timeline(run_of(Verdict("job", Outcome.HELD, {}, ()), batches=batches, commits=commits), (), SIZES[0])
+    drawn = timeline(
+        run_of(Verdict("job", Outcome.HELD, StatedClaim(), ()), batches=batches, commits=commits), (), SIZES[0]
+    )
     assert drawn is not None
     bars, ticks = (next(lane for lane in drawn.lanes if lane.name == name) for name in ("batches q", "commits t"))
     assert [len(bars.bars), len(ticks.ticks)] == [300, 200] and drawn.hidden[:1] == ((700, "batch"),)

@@ -180,6 +180,6 @@ def qualification(folder: Path) -> str:
         strongest=Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, []),
     )
     (directory.runs / "01").mkdir()
-    claim = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
+    claim = StatedClaim({"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"})
     write_verdict(directory.runs / "01", Verdict("orders-to-warehouse", Outcome.HELD, claim, ()))
     return qualification_page.page(directory, progress).replace(str(directory.path), "/jobs/qualification")
