@@ -46,20 +46,25 @@ _PARTIAL_WITNESSES = """
     ORDER BY query, batch, topic, "partition", "offset", id LIMIT $limit"""
 
 # Records of one producer epoch of which some were committed and others were not. If their creation times overlap, they
-# belong to one transaction and not to two consecutive ones.
+# belong to one transaction and not to two consecutive ones. That is no argument if the job sets the times itself: a batch
+# that was aborted and written again has the same times twice. Then they go backwards in a partition (``backwards``), which
+# the clock of a producer does not.
 _BROKEN = """
     CREATE OR REPLACE TEMP TABLE broken AS
+    WITH written AS (
+        SELECT *, timestamp_ms < lag(timestamp_ms) OVER (PARTITION BY producer_id, producer_epoch, "partition" ORDER BY "offset") AS earlier
+        FROM history.output WHERE output = $output AND producer_id IS NOT NULL
+            AND (txn_end_offset IS NOT NULL OR visibility = 'open'))
     SELECT producer_id, producer_epoch, count(*) FILTER (visibility <> 'committed') AS hidden,
+           coalesce(bool_or(earlier), false) AS backwards,
            min_by("partition" || '@' || "offset", ("partition", "offset")) FILTER (visibility = 'committed') AS present
-    FROM history.output WHERE output = $output AND producer_id IS NOT NULL
-        AND (txn_end_offset IS NOT NULL OR visibility = 'open')
-    GROUP BY producer_id, producer_epoch
+    FROM written GROUP BY producer_id, producer_epoch
     HAVING min(timestamp_ms) FILTER (visibility = 'committed') < max(timestamp_ms) FILTER (visibility <> 'committed')
        AND min(timestamp_ms) FILTER (visibility <> 'committed') < max(timestamp_ms) FILTER (visibility = 'committed')"""
 
 _BROKEN_WITNESSES = """
     SELECT c.id, c.place, c.visibility, b.producer_id, b.producer_epoch, o.named || '/' || b.present AS present
-    FROM broken b JOIN judge.outputs o ON o.output = $output
+    FROM (FROM broken WHERE NOT backwards) b JOIN judge.outputs o ON o.output = $output
     JOIN history.output h ON h.output = $output AND h.producer_id = b.producer_id AND h.producer_epoch = b.producer_epoch
         AND h.visibility <> 'committed'
     JOIN judge.changes c ON c.output = h.output AND c."partition" = h."partition" AND c."offset" = h."offset"
@@ -90,7 +95,8 @@ class TornBatch(Checker):
     - **in part**: missing effects of a batch whose other effects are there. This survives, unless the run did not drain and
       no progress covers them;
     - **a transaction in part**: records that are aborted or still open, of a transaction whose other records are committed
-      (the Jepsen report on Bufstream 0.1.0, and KAFKA-17754, show the mechanism).
+      (the Jepsen report on Bufstream 0.1.0, and KAFKA-17754, show the mechanism). Their creation times show that it is one
+      transaction, if they are those of the producer's clock.
 
     A Postgres transaction is always whole: the stream is decoded commit by commit. Where atomicity is claimed and the history
     cannot show it, the result is a gap.
@@ -165,7 +171,7 @@ class TornBatch(Checker):
             if spec.topic is not None:
                 if atomic == "transaction" and (gap := _no_transactions(case, output)):
                     yield Gap(output, gap)
-                yield from _broken(case, output)
+                yield from _broken(case, output, claimed=atomic == "transaction")
 
 
 def _in_steps(case: Case, output: str) -> Iterator[Finding]:
@@ -230,9 +236,15 @@ def _no_transactions(case: Case, output: str) -> str | None:
     return f"{times(count, 'record')} {are(count)} outside of any transaction" if count else None
 
 
-def _broken(case: Case, output: str) -> Iterator[Finding]:
+def _broken(case: Case, output: str, *, claimed: bool) -> Results:
     case.sql(_BROKEN, {"output": output})
-    if total := case.number("SELECT sum(hidden) FROM broken"):
+    if claimed and (unclear := case.number("SELECT count(*) FROM broken WHERE backwards")):
+        yield Gap(
+            output,
+            f"{times(unclear, 'producer epoch')} has both committed and other records, whose creation times go backwards: "
+            "the job sets them itself, so they do not tell which records are of one transaction",
+        )
+    if total := case.number("SELECT sum(hidden) FROM broken WHERE NOT backwards"):
         rows = [{"output": output, "total": total}]
         summary = f"{times(total, 'record')} not committed, in transactions whose other records are"
         at = ["present", "place"]

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -24,8 +24,8 @@ from onceproof.reports.html.moments import Moment, by_importance
 FILE = "excerpts.json"
 #: Entries before and after the event, lines at each end of one entry, and characters of one line.
 _BESIDE, _AT_EACH_END, _MOST_TEXT = 3, 2, 200
-#: Lines of a log that are read, and characters of one: a log may have any size.
-_MOST_LINES, _LONGEST_LINE = 500_000, 10_000
+#: Lines of a log that are read, characters that are kept of one, and that are read of one: a log may have any size.
+_MOST_LINES, _LONGEST_LINE, _LONGEST_READ = 500_000, 10_000, 1_000_000
 #: A log may go on for a moment after the last event.
 _AFTER_S = 60.0
 _STAMP = re.compile(
@@ -123,21 +123,12 @@ class _Log:
     @classmethod
     def read(cls, path: Path, start: float, until: float) -> _Log:
         """Without entries if the file cannot be read, or if its times are not those of the run in any known time zone."""
-        entries: list[_Entry] = []
-        stamps: list[datetime] = []
-        for number, line in enumerate(_lines(path), 1):
-            stamp = _stamp(line)
-            if stamp is not None:
-                entries.append(_Entry(number, []))
-                stamps.append(stamp)
-            if entries:
-                entries[-1].lines.append(line)
-        for zone in (None, UTC):  # of times without a zone: this machine's, and that of most containers
-            at = [(one if one.tzinfo else one.replace(tzinfo=zone)).timestamp() for one in stamps]
-            # Times of Spark's logs are whole seconds.
-            if at and start - 1 <= at[-1] <= until:
-                return cls(path.name, entries, _increasing(at))
-        return cls(path.name, [], [])
+        lines = list(_lines(path))
+        stamps = [_stamp(line) for line in lines]
+        # Of times without a zone: this machine's, or that of most containers. Other times are in the text of a line, such as
+        # a date of a record. Times of Spark's logs are whole seconds.
+        in_zones = ([_within(stamp, zone, start - 1, until) for stamp in stamps] for zone in (None, UTC))
+        return cls(path.name, *_entries(lines, max(in_zones, key=lambda at: len(at) - at.count(None))))
 
     def at(self, wall: float) -> Excerpt | None:
         """The entries around a time. None if the log has none."""
@@ -150,15 +141,32 @@ class _Log:
 
 
 def _lines(path: Path) -> Iterator[str]:
+    """The lines without line ends. A long one is masked before it is cut, because half a secret is not found."""
     try:
         with run_files.open_text(path, errors="replace") as file:
             for _ in range(_MOST_LINES):
-                line = file.readline(_LONGEST_LINE)
+                line = rest = file.readline(_LONGEST_READ)
                 if not line:
                     return
-                yield line.rstrip("\r\n")
+                while rest and not rest.endswith("\n"):
+                    rest = file.readline(_LONGEST_READ)
+                line = line.rstrip("\r\n")
+                yield line if len(line) <= _LONGEST_LINE else masked(line)[:_LONGEST_LINE]
     except OSError:
         return
+
+
+def _entries(lines: Sequence[str], at: Sequence[float | None]) -> tuple[list[_Entry], list[float]]:
+    """The entries, and their times: each its own, or the greatest before it, because several threads write one log."""
+    entries: list[_Entry] = []
+    times_of: list[float] = []
+    for number, (line, one) in enumerate(zip(lines, at, strict=True), 1):
+        if one is not None:
+            entries.append(_Entry(number, []))
+            times_of.append(max(one, times_of[-1]) if times_of else one)
+        if entries:
+            entries[-1].lines.append(line)
+    return entries, times_of
 
 
 def _stamp(line: str) -> datetime | None:
@@ -175,10 +183,12 @@ def _stamp(line: str) -> datetime | None:
         return None
 
 
-def _increasing(at: Iterable[float]) -> list[float]:
-    """Each time, or the greatest before it: several threads write one log."""
-    greatest, made = float("-inf"), []
-    for one in at:
-        greatest = max(greatest, one)
-        made.append(greatest)
-    return made
+def _within(stamp: datetime | None, zone: tzinfo | None, start: float, until: float) -> float | None:
+    """The time as seconds since 1970, if it is in this range. ``zone``: of a time without one; None: this machine's."""
+    if stamp is None:
+        return None
+    try:
+        at = (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).timestamp()
+    except (ValueError, OverflowError):  # the first or the last year that there is
+        return None
+    return at if start <= at <= until else None

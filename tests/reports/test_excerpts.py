@@ -98,6 +98,24 @@ def test_secrets_are_masked_in_excerpts_and_a_link_is_not_read(tmp_path: Path) -
     assert stored.of("e1") is None
 
 
+def test_a_secret_in_a_very_long_line_is_masked_and_lines_are_numbered_as_in_the_file(tmp_path: Path) -> None:
+    long = f"{_spark(1)} {'x' * 9_970} hunter2-correct-horse and more"
+    run = _run(tmp_path, long, f"{_spark(2)} second", f"{_spark(3)} {'y' * 1_500_000}", f"{_spark(4)} fourth")
+    with hiding(["hunter2-correct-horse"]):
+        (one,) = _stored(run, _moment(2.5)).items
+    text = (run / excerpts.FILE).read_text()
+    assert "hunter2" not in text and "correct" not in text and "horse" not in text
+    assert (one.first, one.last) == (1, 4) and one.lines[-1] == f"{_spark(4)} fourth"
+
+
+@pytest.mark.parametrize("date", ["0001-01-01 00:00:00", "9999-12-31 23:59:59", "2013-01-01 05:00:00"])
+def test_dates_in_the_text_of_a_log_are_not_taken_for_its_times(tmp_path: Path, date: str) -> None:
+    lines = [f"Row(valid_until={date})", *(f"{_kafka(n)} entry {n}" for n in range(10)), f"Row(valid_until={date})"]
+    run = _run(tmp_path, *lines[:6], f"Row(valid_until={date})", *lines[6:])
+    (one,) = _stored(run, _moment(7.5)).items
+    assert one.lines[2].endswith("entry 7") and one.lines[3].endswith("entry 8")
+
+
 def test_the_page_links_each_event_to_its_excerpt(tmp_path: Path) -> None:
     run = made(tmp_path / "run", None)
     events(run, {"at": 1.0, "kind": "job.started", "start": 0}, {"at": 2.0, "kind": "point", "batch": 1, "point": "p"})

@@ -232,6 +232,22 @@ def test_an_aborted_transaction_before_a_committed_one_is_not_torn(clean_run: An
     assert torn(clean_run) == []
 
 
+@pytest.mark.parametrize("atomic", ["transaction", "batch"])
+def test_a_batch_that_is_written_twice_with_times_of_the_job_is_not_torn(clean_run: Any, atomic: str) -> None:
+    """The job sets the time of each record, and one of two attempts of a batch was aborted: its times overlap the other's."""
+    in_transactions(clean_run)
+    clean_run.scenario["claim"]["atomic"] = atomic
+    for record in [one for one in records(clean_run) if one["producer_epoch"] == 1]:
+        clean_run.record("events", json.loads(record["content"]), visibility="aborted")
+        again = {name: record[name] for name in ("producer_id", "producer_epoch", "timestamp_ms")}
+        clean_run.tables["output"][-1].update(again, txn_end_offset=200, txn_end_ms=2900)
+    verdict = judge(clean_run.save())
+    assert [one for one in verdict.findings if one.anomaly == "torn-batch"] == []
+    gap = verdict.not_evaluated.get("torn-batch@events", "")
+    assert ("1 producer epoch has both committed and other records" in gap) == (atomic == "transaction")
+    assert verdict.outcome is (Outcome.INCONCLUSIVE if atomic == "transaction" else Outcome.HELD)
+
+
 def test_a_claim_about_transactions_is_not_evaluated_for_records_outside_of_them(clean_run: Any) -> None:
     in_transactions(clean_run)
     clean_run.scenario["claim"]["atomic"] = "transaction"
