@@ -46,7 +46,7 @@ _PARTIAL_WITNESSES = """
     ORDER BY query, batch, topic, "partition", "offset", id LIMIT $limit"""
 
 # Records of one producer epoch of which some were committed and others were not. If their creation times overlap, they
-# belong to one transaction and not to two consecutive ones. That is no argument if the job sets the times itself: a batch
+# belong to one transaction and not to two consecutive ones. It does not follow if the job sets the times itself: a batch
 # that was aborted and written again has the same times twice. Then they go backwards in a partition (``backwards``), which
 # the clock of a producer does not.
 _BROKEN = """
