@@ -103,13 +103,14 @@ class _Entry:
     lines: list[str]
 
     def shown(self) -> Iterator[str]:
-        hidden = len(self.lines) - 2 * _AT_EACH_END
+        lines = [line for line in self.lines if line]
+        hidden = len(lines) - 2 * _AT_EACH_END
         if hidden <= 1:
-            yield from self.lines
+            yield from lines
         else:
-            yield from self.lines[:_AT_EACH_END]
+            yield from lines[:_AT_EACH_END]
             yield f"... {times(hidden, 'more line')} ..."
-            yield from self.lines[-_AT_EACH_END:]
+            yield from lines[-_AT_EACH_END:]
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,15 @@ class _Log:
 def _lines(path: Path) -> Iterator[str]:
     """The lines without line ends. A long one is masked before it is cut, because half a secret is not found."""
     try:
-        with run_files.open_text(path, errors="replace") as file:
+        # Not at "\r": with it, Spark's progress bar writes over itself, and a line of the log then follows on the same line.
+        with run_files.open_text(path, errors="replace", newline="\n") as file:
             for _ in range(_MOST_LINES):
                 line = rest = file.readline(_LONGEST_READ)
                 if not line:
                     return
                 while rest and not rest.endswith("\n"):
                     rest = file.readline(_LONGEST_READ)
-                line = line.rstrip("\r\n")
+                line = next((part for part in reversed(line.rstrip("\n").split("\r")) if part.strip()), "")
                 yield line if len(line) <= _LONGEST_LINE else masked(line)[:_LONGEST_LINE]
     except OSError:
         return

@@ -108,6 +108,13 @@ def test_a_secret_in_a_very_long_line_is_masked_and_lines_are_numbered_as_in_the
     assert (one.first, one.last) == (1, 4) and one.lines[-1] == f"{_spark(4)} fourth"
 
 
+def test_a_progress_bar_hides_no_line_and_does_not_change_the_numbers(tmp_path: Path) -> None:
+    bar = "[Stage 3:>    (0 + 2) / 2]\r                          \r"
+    run = _run(tmp_path, f"{bar}{_spark(1)} first", "", "\r      \r", f"{bar}{bar}{_spark(2)} second")
+    (one,) = _stored(run, _moment(1.5)).items
+    assert one.lines == (f"{_spark(1)} first", f"{_spark(2)} second") and (one.first, one.last) == (1, 4)
+
+
 @pytest.mark.parametrize("date", ["0001-01-01 00:00:00", "9999-12-31 23:59:59", "2013-01-01 05:00:00"])
 def test_dates_in_the_text_of_a_log_are_not_taken_for_its_times(tmp_path: Path, date: str) -> None:
     lines = [f"Row(valid_until={date})", *(f"{_kafka(n)} entry {n}" for n in range(10)), f"Row(valid_until={date})"]

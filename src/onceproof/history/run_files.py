@@ -48,11 +48,11 @@ def read_text(path: Path) -> str:
         return file.read()
 
 
-def open_text(path: Path, *, errors: str = "strict") -> TextIO:
-    """A plain file, open for reading. Raises `OSError` for a link or anything but a file."""
+def open_text(path: Path, *, errors: str = "strict", newline: str | None = None) -> TextIO:
+    """A plain file, open for reading. ``errors`` and ``newline`` as for `open`. Raises `OSError` for a link or anything but a file."""
     # O_NONBLOCK: opening a pipe that nobody writes to would never return.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    file = os.fdopen(handle, encoding="utf-8", errors=errors)
+    file = os.fdopen(handle, encoding="utf-8", errors=errors, newline=newline)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         file.close()
         raise OSError(f"it is {_kind(path)}, not a file")
