@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from onceproof.base.errors import UsageError
 from onceproof.explore import matrix
 from onceproof.explore.exploration import Confirmation, Directory, Plan, State, Verdicts
 from onceproof.explore.outcome import digest
+from onceproof.explore.real import verdicts_of
 from onceproof.explore.schedules import ORDER, Place
 from onceproof.explore.session import Exploration, _covering
 from onceproof.history.memory import MemoryTables
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.scenario.points import Point
 from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import Executed
@@ -160,6 +162,20 @@ def test_the_outcome_is_held_or_violated_only_with_real_kills(
 def test_a_schedule_that_was_not_exercised_is_never_held() -> None:
     assert Verdicts("held", hit=False).state is State.NOT_EXERCISED
     assert Verdicts("held", hit=False, absent=True).state is State.N_A
+
+
+def test_a_violation_of_an_ordinary_run_counts_also_if_a_fault_missed_its_point(tmp_path: Path, plan: Plan) -> None:
+    faults = tuple(FaultReport("crash", "driver", "q", n, "after-sink-commit", n == 1, n == 1, n == 1) for n in (1, 2))
+    finding = Finding("duplicate", "o", 20, "20 rows", source="batch replay")
+    seen = Verdict("s", Outcome.VIOLATED, StatedClaim(), ("duplicate in output o\nmore",), (finding,), faults)
+    found = verdicts_of(seen, tmp_path)
+    assert found.state is State.VIOLATED and not found.hit
+    assert found.why == "duplicate in output o (1 of 2 faults hit)"
+    real = replace(plan, tier="real")
+    result = Exploration(real, Directory(tmp_path), [(FIRST, SECOND)], results={(FIRST, SECOND): found}, baseline=HELD)
+    assert result.outcome() is Outcome.VIOLATED
+    held = verdicts_of(replace(seen, outcome=Outcome.HELD, findings=()), tmp_path)
+    assert held.state is State.NOT_EXERCISED and "hit" not in held.why
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ class Verdicts:
 
     @property
     def state(self) -> State:
+        if self.verdict == "violated":  # an ordinary run shows this also if a fault missed its point
+            return State.VIOLATED
         if not self.hit:
             return State.N_A if self.absent else State.NOT_EXERCISED
         return State(self.verdict) if self.verdict in ("held", "violated") else State.INCONCLUSIVE

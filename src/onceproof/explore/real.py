@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem, OnceproofError, WaitTimeout
+from onceproof.base.words import times
 from onceproof.explore.exploration import Verdicts
-from onceproof.judge.findings import Verdict
+from onceproof.judge.findings import Outcome, Verdict
 from onceproof.run import run
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -61,14 +62,12 @@ def real_run(loaded: LoadedScenario, scenario: Scenario, faults: Sequence[FaultS
 
 
 def verdicts_of(verdict: Verdict, run_dir: Path) -> Verdicts:
-    hit = all(fault.hit for fault in verdict.faults)
-    return Verdicts(
-        verdict.outcome.value,
-        verdict.anomalies(),
-        verdict.reasons[0].partition("\n")[0] if verdict.reasons else "",
-        str(run_dir),
-        hit,
-    )
+    hits = sum(fault.hit for fault in verdict.faults)
+    why = verdict.reasons[0].partition("\n")[0] if verdict.reasons else ""
+    hit = hits == len(verdict.faults)
+    if not hit and verdict.outcome is Outcome.VIOLATED:
+        why = f"{why} ({hits} of {times(len(verdict.faults), 'fault')} hit)"
+    return Verdicts(verdict.outcome.value, verdict.anomalies(), why, str(run_dir), hit)
 
 
 def _without(failed: OnceproofError) -> Verdicts:
