@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceproof.api.exploration import Wanted, explore
+from onceproof.api.exploration import Wanted, _begun, _resumed, explore
 from onceproof.base.errors import UsageError
-from onceproof.explore import matrix
+from onceproof.explore import matrix, real
 from onceproof.explore.exploration import Confirmation, Directory, Plan, State, Verdicts
 from onceproof.explore.outcome import digest
+from onceproof.explore.real import verdicts_of
+from onceproof.explore.result import Exploration
 from onceproof.explore.schedules import ORDER, Place
-from onceproof.explore.session import Exploration, _covering
+from onceproof.explore.session import _covering
 from onceproof.history.memory import MemoryTables
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.scenario.points import Point
 from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import Executed
@@ -162,6 +165,38 @@ def test_a_schedule_that_was_not_exercised_is_never_held() -> None:
     assert Verdicts("held", hit=False, absent=True).state is State.N_A
 
 
+def test_a_violation_that_only_real_kills_show_is_listed_and_no_share_is_concluded(tmp_path: Path, plan: Plan) -> None:
+    shown = replace(DUPLICATE, run="runs/one")
+    result = Exploration(
+        replace(plan, mode="random", number=2),
+        Directory(tmp_path),
+        [(FIRST,), (SECOND,)],
+        results={(FIRST,): HELD, (SECOND,): DUPLICATE},
+        confirmations=[Confirmation((FIRST,), HELD, shown), Confirmation((SECOND,), DUPLICATE, HELD)],
+        baseline=HELD,
+    )
+    text = matrix.as_text(result)
+    assert "violated: batch 1 after-sink-commit: 20 rows (run: runs/one)" in text
+    assert "1 schedule violated in the warm tier; 0 of them confirmed" in text
+    assert "interval" not in text and matrix.as_json(result)["interval"] is None
+    trusted = replace(result, confirmations=[Confirmation((SECOND,), DUPLICATE, shown)])
+    assert "violated: 1 of 2 (95 % interval" in matrix.as_text(trusted)
+
+
+def test_a_violation_of_an_ordinary_run_counts_also_if_a_fault_missed_its_point(tmp_path: Path, plan: Plan) -> None:
+    faults = tuple(FaultReport("crash", "driver", "q", n, "after-sink-commit", n == 1, n == 1, n == 1) for n in (1, 2))
+    finding = Finding("duplicate", "o", 20, "20 rows", source="batch replay")
+    seen = Verdict("s", Outcome.VIOLATED, StatedClaim(), ("duplicate in output o\nmore",), (finding,), faults)
+    found = verdicts_of(seen, tmp_path)
+    assert found.state is State.VIOLATED and not found.hit
+    assert found.why == "duplicate in output o (1 of 2 faults hit)"
+    plan = replace(plan, tier="real")
+    result = Exploration(plan, Directory(tmp_path), [(FIRST, SECOND)], results={(FIRST, SECOND): found}, baseline=HELD)
+    assert result.outcome() is Outcome.VIOLATED
+    held = verdicts_of(replace(seen, outcome=Outcome.HELD, findings=()), tmp_path)
+    assert held.state is State.NOT_EXERCISED and "hit" not in held.why
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -172,6 +207,72 @@ def test_a_schedule_that_was_not_exercised_is_never_held() -> None:
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         Wanted.of(**{"singles": False, "pairs": False, "random": None, **options})
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """A function with a helper, in a scenario with a base."""
+    jobs = tmp_path / "jobs"
+    (jobs / "parts").mkdir(parents=True)
+    (jobs / "job.py").write_text("from parts import helper\n")
+    (jobs / "parts" / "helper.py").write_text("")
+    (jobs / ".venv").mkdir()
+    (jobs / ".venv" / "installed.py").write_text("")
+    base = "base: callable-append\npipeline: {callable: '{here}/jobs/job.py:build'}\n"
+    (tmp_path / "base.yaml").write_text(base)
+    path = tmp_path / "own.yaml"
+    path.write_text("base: ./base.yaml\n")
+    return path
+
+
+@pytest.mark.parametrize("name", ["own.yaml", "base.yaml", "jobs/job.py", "jobs/parts/helper.py"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_exploration_of_other_code_is_not_continued(scenario: Path, tmp_path: Path, name: str, gone: bool) -> None:
+    _, directory, plan = _begun(scenario, Wanted(), tmp_path / "runs")
+    assert _resumed(directory.path)[2] == plan
+    file = tmp_path / name
+    if gone:
+        file.unlink()
+    else:
+        file.write_text(file.read_text() + "# another\n")
+    why = f"{file} has changed, or is gone" if not gone or "helper" in name else "does not exist"
+    with pytest.raises(UsageError, match=why):
+        _resumed(directory.path)
+
+
+def test_the_functions_of_a_package_are_compared_too(scenario: Path, tmp_path: Path) -> None:
+    scenario.write_text("base: callable-append\npipeline: {callable: 'onceproof.sinks.postgres:build'}\n")
+    _, _, plan = _begun(scenario, Wanted(), tmp_path / "runs")
+    assert str(Path(real.__file__).resolve()) in plan.files
+
+
+def test_an_exploration_is_not_continued_by_another_onceproof_and_ignores_what_is_no_code_of_the_user(
+    scenario: Path, tmp_path: Path
+) -> None:
+    _, directory, plan = _begun(scenario, Wanted(), tmp_path / "runs")
+    (tmp_path / "jobs" / ".venv" / "installed.py").write_text("# another\n")
+    _resumed(directory.path)
+    directory.save(replace(plan, onceproof="0.0.1"))
+    with pytest.raises(UsageError, match=r"onceproof 0\.0\.1 began"):
+        _resumed(directory.path)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "why"),
+    [
+        ("env: {DATABASE_URL: '{postgres}'}", "pipeline.env sets DATABASE_URL to {postgres}"),
+        ("env: {STATE: '{checkpoint}/x'}", "pipeline.env sets STATE to {checkpoint}"),
+        ("args: {host: '{postgres.host}'}", "argument --host={postgres.host} has {postgres.host}"),
+        ("env: {PASSWORD: '{postgres.password}'}", ""),
+    ],
+)
+def test_what_leads_past_the_schema_of_a_schedule_is_explored_with_real_kills(
+    tmp_path: Path, pipeline: str, why: str
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"base: callable-append\npipeline: {{{pipeline}}}\n")
+    _, _, plan = _begun(path, Wanted(), tmp_path / "runs")
+    assert (plan.tier == "real") == bool(why) and plan.tier_reason.startswith(why)
 
 
 def test_consumers_cannot_be_explored(tmp_path: Path) -> None:

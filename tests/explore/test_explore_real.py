@@ -8,8 +8,8 @@ import pytest
 
 from onceproof.api.exploration import BATCHES, Wanted, explore
 from onceproof.explore.exploration import State
+from onceproof.explore.result import Exploration
 from onceproof.explore.schedules import ORDER
-from onceproof.explore.session import Exploration
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import folder

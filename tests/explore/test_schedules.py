@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from hypothesis.configuration import storage_directory
 
 from onceproof.explore.matrix import interval
 from onceproof.explore.schedules import (
     MOST_FAULTS,
     ORDER,
+    Drawn,
     Place,
+    own_storage,
     pairs,
     places,
-    random_schedules,
     scheduled,
     singles,
 )
@@ -66,17 +72,44 @@ def test_what_no_run_can_reach_has_a_reason(faults: list[tuple[int, Point]], why
     assert isinstance(found, str) and why in found
 
 
+def drawn(all_places: list[Place], portions: int, seed: int) -> Drawn:
+    found = Drawn()
+    with own_storage():
+        for _ in range(portions):
+            found = found.more(all_places, seed)
+    return found
+
+
 def test_random_schedules_are_distinct_possible_and_the_same_for_the_same_seed() -> None:
-    drawn = random_schedules(ALL, 200, 7)
-    assert len(drawn) == len(set(drawn)) == 200
-    assert {len(faults) for faults in drawn} == set(range(1, MOST_FAULTS + 1))
-    assert all(not isinstance(scheduled(faults), str) for faults in drawn)
-    assert drawn == random_schedules(ALL, 200, 7) != random_schedules(ALL, 200, 8)
+    found = drawn(ALL, 1, 7).faults
+    assert len(found) == len(set(found)) > 200
+    assert {len(faults) for faults in found} == set(range(1, MOST_FAULTS + 1))
+    assert all(not isinstance(scheduled(faults), str) for faults in found)
+    assert found == drawn(ALL, 1, 7).faults != drawn(ALL, 1, 8).faults
+    more = drawn(ALL, 2, 7).faults
+    assert more[: len(found)] == found and len(more) > len(found)
 
 
 def test_a_space_with_fewer_schedules_than_wanted_gives_those_that_it_has() -> None:
-    few = random_schedules([Place(1, Point.AFTER_COMMIT_LOG)], 50, 0)
-    assert few == [(Place(1, Point.AFTER_COMMIT_LOG),)]
+    few = drawn([Place(1, Point.AFTER_COMMIT_LOG)], 4, 0)
+    assert few.faults == ((Place(1, Point.AFTER_COMMIT_LOG),),) and few.exhausted
+
+
+def test_drawing_leaves_no_files_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = (
+        "from onceproof.explore.schedules import *; places_ = places(ORDER, (1,)); "
+        "storage = own_storage(); storage.__enter__(); assert Drawn().more(places_, 1).faults"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drawing_keeps_the_folder_that_hypothesis_uses_otherwise(tmp_path: Path) -> None:
+    before = storage_directory("examples").path
+    with own_storage():
+        assert storage_directory("examples").path != before
+    assert storage_directory("examples").path == before
 
 
 def test_the_interval_of_a_share() -> None:

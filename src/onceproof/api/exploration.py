@@ -11,11 +11,16 @@ from onceproof.api.runs import RUNS
 from onceproof.base.duration import seconds
 from onceproof.base.errors import UsageError
 from onceproof.base.masking import hiding, of_environment
+from onceproof.base.version import __version__
+from onceproof.explore import sources
 from onceproof.explore.exploration import Directory, Plan, State
-from onceproof.explore.session import Exploration, Listener, Session
+from onceproof.explore.result import Exploration
+from onceproof.explore.session import Listener, Session
 from onceproof.history.run_directory import private_files
 from onceproof.kinds.contract import kind_of
 from onceproof.qualify.directory import digest_of
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.templates import used
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 from onceproof.warm.tier import unavailable
 
@@ -117,7 +122,7 @@ def _begun(scenario: str | Path | None, wanted: Wanted, runs_dir: Path) -> tuple
     assert scenario is not None
     path = find(scenario)
     loaded = _checked(load_file(path))
-    why_not = "--tier real" if wanted.tier == "real" else unavailable(loaded.scenario)
+    why_not = "--tier real" if wanted.tier == "real" else unavailable(loaded.scenario) or _elsewhere(loaded.scenario)
     plan = Plan(
         scenario=loaded.scenario.name,
         scenario_path=str(path.absolute()),
@@ -130,20 +135,36 @@ def _begun(scenario: str | Path | None, wanted: Wanted, runs_dir: Path) -> tuple
         tier="warm" if why_not is None else "real",
         tier_reason=why_not or "",
         not_explored=_NOT_EXPLORED,
+        files=sources.digests(loaded.scenario, path),
+        onceproof=__version__,
     )
     directory = Directory.create(runs_dir, loaded.scenario.name)
     directory.save(plan)
     return loaded, directory, plan
 
 
+def _elsewhere(scenario: Scenario) -> str | None:
+    """Why the function would not write into the schema of its schedule, as far as the scenario shows it."""
+    pipeline = scenario.pipeline
+    for name, value in pipeline.env.items():
+        if found := used(value) & {"checkpoint", "postgres", "postgres.jdbc", "postgres.host", "postgres.database"}:
+            return f"pipeline.env sets {name} to {{{min(found)}}}: only arguments are different for each schedule"
+    for word in pipeline.command:
+        if found := used(word) & {"postgres.host", "postgres.database"}:
+            return f"argument {word} has {{{min(found)}}}: only {{postgres}} and {{postgres.jdbc}} lead to a schedule's schema"
+    return None
+
+
 def _resumed(path: Path) -> tuple[LoadedScenario, Directory, Plan]:
     directory, plan = Directory.open(path)
     original = Path(plan.scenario_path)
     loaded = _checked(load_file(find(original)))
-    if digest_of(original) != plan.digest:
+    hint = f"what was found may no longer be true; begin a new one: onceproof explore {original}"
+    if (file := sources.changed({str(original): plan.digest, **plan.files})) is not None:
+        raise UsageError(f"{file} has changed, or is gone, since the exploration in {path} began", hint=hint)
+    if plan.onceproof != __version__:
         raise UsageError(
-            f"{original} has changed since the exploration in {path} began",
-            hint=f"what was found may no longer be true; begin a new one: onceproof explore {original}",
+            f"onceproof {plan.onceproof} began the exploration in {path}, and this is {__version__}", hint=hint
         )
     return loaded, directory, plan
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from onceproof.cli.options import EXIT_CODES, Json, Seed
+from onceproof.cli.options import EXIT_CODES, Json
 from onceproof.cli.output import failing_well
 
 commands = typer.Typer()
@@ -41,7 +41,12 @@ def explore(
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder in which to create the directory.", file_okay=False)
     ] = Path("onceproof-runs"),
-    seed: Seed = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Seed by which random schedules are drawn, and those that are repeated (default: the scenario's)."
+        ),
+    ] = None,
 ) -> None:
     """Try crashes of a job's driver at all points of its first three batches.
 

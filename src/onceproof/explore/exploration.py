@@ -3,6 +3,7 @@
 ::
 
     exploration.json   what is explored, and how it ended
+    drawn.json         random schedules, as far as they were drawn
     results.jsonl      one line for each schedule that was executed
     confirmed.jsonl    one line for each schedule that was repeated with real kills
     warm/              logs of the services and of the session, and a run directory for each distinct outcome
@@ -21,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import UsageError
-from onceproof.explore.schedules import Place
+from onceproof.explore.schedules import Drawn, Place
 from onceproof.history import run_files
 from onceproof.history.run_directory import run_dir_problem
 from onceproof.scenario.points import Point
 
 FILE = "exploration.json"
-VERSION = 1
-_RESULTS, _CONFIRMED = "results.jsonl", "confirmed.jsonl"
+VERSION = 2
+_RESULTS, _CONFIRMED, _DRAWN = "results.jsonl", "confirmed.jsonl", "drawn.json"
 
 Faults = tuple[Place, ...]
 
@@ -42,6 +43,8 @@ class State(StrEnum):
     NOT_EXERCISED = "not exercised"
     N_A = "n/a"
     """This job does not reach the point in this attempt: the attempt went on to its end without it."""
+    NOT_EXECUTED = "not executed"
+    """The harness could not execute it, or not to its end. It is tried again when the exploration is continued."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Verdicts:
     """What an execution of a schedule showed."""
 
     verdict: str
-    """The verdict of its judge; ``error`` if there is none."""
+    """The verdict of its judge; ``error`` if it was not executed to its end."""
     anomalies: Mapping[str, int] = field(default_factory=dict)
     """Anomaly -> rows or records that violate the claim."""
     why: str = ""
@@ -62,6 +65,10 @@ class Verdicts:
 
     @property
     def state(self) -> State:
+        if self.verdict == "violated":  # an ordinary run shows this also if a fault missed its point
+            return State.VIOLATED
+        if self.verdict == "error":
+            return State.NOT_EXECUTED
         if not self.hit:
             return State.N_A if self.absent else State.NOT_EXERCISED
         return State(self.verdict) if self.verdict in ("held", "violated") else State.INCONCLUSIVE
@@ -110,6 +117,12 @@ class Plan:
     points: tuple[Point, ...] = ()
     not_explored: Mapping[str, str] = field(default_factory=dict)
     """Point or kind of fault -> why it is not explored."""
+    before_commit: Mapping[str, Any] | None = None
+    """The fault by which a run crashes the driver before its sink's commit, without ``at``; None: not known yet, or none can."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path -> SHA-256 of the other files that the results depend on (`onceproof.explore.sources`), when the exploration began."""
+    onceproof: str = ""
+    """The version of onceproof that began it."""
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Plan:
@@ -156,12 +169,7 @@ class Directory:
 
     def save(self, plan: Plan) -> None:
         """Replace the plan in one step."""
-        draft = self.path / f".{FILE}"
-        try:
-            draft.write_text(json.dumps({"version": VERSION, **asdict(plan)}, indent=2) + "\n", encoding="utf-8")
-            draft.replace(self.path / FILE)
-        except OSError as refused:
-            raise run_dir_problem(refused, self.path) from refused
+        self._replace(FILE, json.dumps({"version": VERSION, **asdict(plan)}, indent=2) + "\n")
 
     def add_result(self, faults: Faults, found: Verdicts) -> None:
         self._append(_RESULTS, {"faults": _stored(faults), **asdict(found)})
@@ -171,12 +179,29 @@ class Directory:
         self._append(_CONFIRMED, row)
 
     def results(self) -> dict[Faults, Verdicts]:
-        """What was found until now."""
+        """What was found until now, without schedules that could not be executed."""
         found = {}
         for row in self._rows(_RESULTS):
             faults = _faults(row.pop("faults"))
             found[faults] = Verdicts(**row)
-        return found
+        return {faults: one for faults, one in found.items() if one.state is not State.NOT_EXECUTED}
+
+    def drawn(self) -> Drawn:
+        """The random schedules that were drawn until now. Raises `UsageError` if they cannot be read."""
+        path = self.path / _DRAWN
+        try:
+            stored = json.loads(run_files.read_text(path))
+            return Drawn(tuple(_faults(one) for one in stored["schedules"]), stored["portions"], stored["idle"])
+        except FileNotFoundError:
+            return Drawn()
+        except (OSError, ValueError, KeyError, TypeError) as damaged:
+            hint = "begin a new exploration: onceproof explore SCENARIO"
+            raise UsageError(f"{path} cannot be read: {damaged}", hint=hint) from None
+
+    def save_drawn(self, drawn: Drawn) -> None:
+        """Replace the drawn schedules in one step."""
+        stored = {"portions": drawn.portions, "idle": drawn.idle, "schedules": [_stored(one) for one in drawn.faults]}
+        self._replace(_DRAWN, json.dumps(stored) + "\n")
 
     def set_aside_results(self) -> None:
         """Keep the results of a tier that could not go on, but no longer count them."""
@@ -189,6 +214,14 @@ class Directory:
             Confirmation(_faults(row["faults"]), Verdicts(**row["fast"]), Verdicts(**row["real"]))
             for row in self._rows(_CONFIRMED)
         ]
+
+    def _replace(self, name: str, text: str) -> None:
+        draft = self.path / f".{name}"
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(self.path / name)
+        except OSError as refused:
+            raise run_dir_problem(refused, self.path) from refused
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         try:

@@ -10,14 +10,15 @@ from typing import Any
 
 from onceproof.base.words import times
 from onceproof.explore.exploration import Confirmation, State
+from onceproof.explore.result import Exploration
 from onceproof.explore.schedules import MOST_FAULTS, text_of
-from onceproof.explore.session import Exploration
 from onceproof.scenario.points import Point
 
 _Z95 = 1.959964
 """The quantile of the normal distribution for 95 %."""
 _SHOWN = 12
 """Lines of each list in the text; the JSON has all."""
+_EXECUTED = [state for state in State if state is not State.NOT_EXECUTED]
 _SAMPLING = (
     f"each schedule has 1 to {MOST_FAULTS} faults, drawn by Hypothesis from all places, without repeating a schedule and without "
     "those that no run can reach; Hypothesis prefers short ones, so this is not a uniform sample of all schedules"
@@ -56,12 +57,13 @@ def as_markdown(result: Exploration) -> str:
 def as_json(result: Exploration) -> dict[str, Any]:
     counted = result.count()
     return {
-        **asdict(result.plan),
+        **{name: value for name, value in asdict(result.plan).items() if name != "files"},
         "directory": str(result.directory.path),
         "verdict": result.outcome().value,
         "exit": result.outcome().exit_code,
         "ended": result.ended,
         "schedules": len(result.wanted),
+        "undrawn": result.undrawn,
         "states": {str(state): counted[state] for state in State},
         "impossible": {text_of(faults): why for faults, why in result.impossible.items()},
         "without_faults": None if result.baseline is None else asdict(result.baseline),
@@ -80,7 +82,7 @@ def as_json(result: Exploration) -> dict[str, Any]:
                 "fast": asdict(one.fast),
                 "real": asdict(one.real),
             }
-            for one in result.confirmations
+            for one in result.repeated
         ],
         "agreement": _agreement(result),
         "interval": _interval(result),
@@ -119,10 +121,12 @@ def _lines(result: Exploration) -> Iterator[str]:
         yield f"run: {result.baseline.run}"
         return
     yield (
-        f"{len(result.results)} of {times(len(result.wanted), 'schedule')} executed: "
-        + (", ".join(f"{counted[state]} {state}" for state in State if counted[state]) or "none")
+        f"{result.executed} of {times(len(result.wanted), 'schedule')} executed: "
+        + (", ".join(f"{counted[state]} {state}" for state in _EXECUTED if counted[state]) or "none")
         + (f"; {len(result.impossible)} more cannot happen in any run" if result.impossible else "")
     )
+    if result.undrawn:
+        yield f"the budget ended before all random schedules were drawn: {result.undrawn} of {plan.number} are missing"
     if result.warm_done and result.warm_s:
         yield (
             f"the warm tier executed {result.warm_done} in {result.warm_s:.0f} s "
@@ -137,7 +141,7 @@ def _lines(result: Exploration) -> Iterator[str]:
     if (sampled := _interval(result)) is not None:
         low, high = sampled["from"], sampled["to"]
         yield f"violated: {sampled['violated']} of {sampled['of']} (95 % interval {low:.1%} to {high:.1%}, Wilson): {_SAMPLING}"
-    unclear = (State.INCONCLUSIVE, State.NOT_EXERCISED, State.N_A)
+    unclear = (State.INCONCLUSIVE, State.NOT_EXERCISED, State.N_A, State.NOT_EXECUTED)
     others = [faults for faults, found in result.results.items() if found.state in unclear]
     for faults in others[:_SHOWN]:
         found = result.results[faults]
@@ -149,26 +153,20 @@ def _lines(result: Exploration) -> Iterator[str]:
 
 
 def _violations(result: Exploration) -> Iterator[str]:
-    violated = [faults for faults, found in result.results.items() if found.state is State.VIOLATED]
-    if not violated:
-        return
-    if result.plan.tier == "warm":
-        shown = result.confirmed()
-        yield f"{times(len(violated), 'schedule')} violated in the warm tier; {len(shown)} of them confirmed with real kills"
-        for one in shown[:_SHOWN]:
-            yield f"violated: {text_of(one.faults)}: {one.real.why} (run: {one.real.run})"
-        yield from _more(shown)
-        return
-    for faults in violated[:_SHOWN]:
-        yield f"violated: {text_of(faults)}: {result.results[faults].why} (run: {result.results[faults].run})"
-    yield from _more(violated)
+    shown = result.shown()
+    if result.plan.tier == "warm" and (fast := result.count()[State.VIOLATED]):
+        confirmed = sum(one.fast.state is State.VIOLATED for one in result.confirmed())
+        yield f"{times(fast, 'schedule')} violated in the warm tier; {confirmed} of them confirmed with real kills"
+    for faults, found in list(shown.items())[:_SHOWN]:
+        yield f"violated: {text_of(faults)}: {found.why} (run: {found.run})"
+    yield from _more(list(shown))
 
 
 def _confirmations(result: Exploration) -> Iterator[str]:
     if result.plan.tier != "warm":
         return
     agreement = _agreement(result)
-    held = [one for one in result.confirmations if one.fast.state is State.HELD]
+    held = [one for one in result.repeated if one.decided and one.fast.state is State.HELD]
     clean = result.count()[State.HELD]
     share = f"{len(held) / clean:.0%}" if clean else "none"
     yield f"repeated with real kills: {len(held)} of {clean} that held ({share}; wanted: {result.sample})"
@@ -176,7 +174,7 @@ def _confirmations(result: Exploration) -> Iterator[str]:
         yield f"agreement with real kills: {agreement['agree']} of {agreement['decided']}"
     for one in result.disagreements:
         yield f"the warm tier's results do not count for this job: it said {_said(one, fast=True)} of {text_of(one.faults)}, real kills {_said(one, fast=False)}"
-    undecided = [one for one in result.confirmations if not one.decided]
+    undecided = [one for one in result.repeated if not one.decided]
     for one in undecided[:_SHOWN]:
         yield f"no verdict from real kills: {text_of(one.faults)}: {one.real.why}"
 
@@ -188,15 +186,15 @@ def _said(one: Confirmation, *, fast: bool) -> str:
 
 
 def _agreement(result: Exploration) -> dict[str, int]:
-    decided = [one for one in result.confirmations if one.decided]
-    return {"repeated": len(result.confirmations), "decided": len(decided), "agree": sum(one.agrees for one in decided)}
+    decided = [one for one in result.repeated if one.decided]
+    return {"repeated": len(result.repeated), "decided": len(decided), "agree": sum(one.agrees for one in decided)}
 
 
 def _interval(result: Exploration) -> dict[str, Any] | None:
-    """The interval of the share of violated schedules; only for sampled ones."""
+    """The interval of the share of violated schedules; only for sampled ones, whose results count."""
     counted = result.count()
     of = counted[State.HELD] + counted[State.VIOLATED]
-    if result.plan.mode != "random" or not of:
+    if result.plan.mode != "random" or not of or not result.trusted:
         return None
     low, high = interval(counted[State.VIOLATED], of)
     return {"violated": counted[State.VIOLATED], "of": of, "from": low, "to": high, "sampling": _SAMPLING}

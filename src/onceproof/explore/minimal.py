@@ -26,6 +26,7 @@ from onceproof.explore.replay import (
 from onceproof.explore.shrink import Executed, Shrink, Shrunk, to_json
 from onceproof.history import run_files
 from onceproof.history.run_directory import RunDir, private_files
+from onceproof.history.run_record import RunRecord, StoredScenario
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
 from onceproof.kinds.contract import kind_of
@@ -38,6 +39,7 @@ from onceproof.scenario_files.load import load
 
 FOLDER = "shrunk"
 _RUN = "run"
+_RECORDS = "records.jsonl"
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class _Executions:
         self._report = report
         self.number = 0
         self._directories: dict[Hashable, Path] = {}
-        self._best: Path | None = None
+        self._best: tuple[Schedule, Path] | None = None
 
     def execute(self, schedule: Schedule) -> Executed | None:
         directory = self._directory(self.number + 1)
@@ -207,7 +209,7 @@ class _Executions:
         return Executed(frozenset(verdict.anomalies()), summary)
 
     def keep(self, schedule: Schedule) -> None:
-        self._best = self._directories[self._whole.execution_key(schedule)]
+        self._best = schedule, self._directories[self._whole.execution_key(schedule)]
 
     def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
         """Run the scenario file as it was written; return its run directory, and whether it shows the same anomalies."""
@@ -224,10 +226,19 @@ class _Executions:
         self._remove(directory)  # half an execution shows nothing
         if self._best is None:
             return None
-        self._best.rename(directory)
+        schedule, executed = self._best
+        executed.rename(directory)
+        if executed.with_suffix(".jsonl").exists():
+            self._take_records(schedule, directory)
         check(directory)
         self._draw(directory)
         return directory
+
+    def _take_records(self, schedule: Schedule, directory: Path) -> None:
+        """Move the records of the run into its directory, so that it can be replayed: `clear` removes the file that it read."""
+        run = RunDir(directory)
+        run.run = RunRecord.read(directory)
+        run.update(scenario=StoredScenario.of(self._whole.of(schedule, directory / _RECORDS)))
 
     def _draw(self, directory: Path) -> None:
         if kind_of(self._whole.scenario).has_picture:

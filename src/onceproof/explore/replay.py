@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from onceproof.base.errors import HistoryError, Interrupted, UsageError
+from onceproof.base.errors import HistoryError, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import EVENTS, Timeline
@@ -135,9 +135,9 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, report: Say, fresh_st
             try:
                 execute_once(scenario, here, services.start, directory, number, services.stack)
                 verdict = judge(directory.path)
-            except Interrupted:
+            except BaseException:
                 with uninterrupted("removing the replay that did not end"):  # half a replay shows nothing
-                    shutil.rmtree(directory.path if different else folder)
+                    shutil.rmtree(directory.path if different else folder, ignore_errors=True)
                 raise
             result = _result(directory.path, scenario, verdict)
             seconds.append(round(time.monotonic() - began - (services.start_s - starting), 3))

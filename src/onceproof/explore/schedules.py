@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, configuration, given, seed, settings
 from hypothesis import strategies as st
 
 from onceproof.scenario.points import Point
@@ -20,9 +22,10 @@ ORDER = (
     Point.AFTER_COMMIT_LOG,
 )
 MOST_FAULTS = 5
-_MOST_ROUNDS = 25
-"""Rounds of draws, at most: a small space holds fewer distinct schedules than are wanted."""
-_LEAST_DRAWS = 50
+_PORTION = 500
+"""Draws in a portion. It takes about half a second of CPU time."""
+_FEW = _PORTION // 100
+_MOST_IDLE = 3
 
 
 @dataclass(frozen=True, order=True)
@@ -81,22 +84,50 @@ def pairs(all_places: Sequence[Place]) -> list[tuple[Place, ...]]:
     return [(first, second) for first in all_places for second in all_places]
 
 
-def random_schedules(all_places: Sequence[Place], number: int, seed_: int) -> list[tuple[Place, ...]]:
-    """``number`` distinct schedules of up to `MOST_FAULTS` faults that a run can reach, drawn by Hypothesis; fewer if there are
-    not as many.
+@dataclass(frozen=True)
+class Drawn:
+    """Random schedules that a run can reach, as far as they were drawn. The same seed gives the same ones in the same order."""
 
-    Each draw is a list of places, brought into the order of their batches; within a batch it is the order of the draw. The same
-    seed gives the same schedules.
-    """
-    found: dict[tuple[Place, ...], None] = {}
-    for round_ in range(_MOST_ROUNDS):
-        before = len(found)
-        for faults in _drawn(all_places, max(2 * number, _LEAST_DRAWS), seed_ * _MOST_ROUNDS + round_):
+    faults: tuple[tuple[Place, ...], ...] = ()
+    """They are distinct."""
+    portions: int = 0
+    """How many portions were drawn."""
+    idle: int = 0
+    """How many of the last portions, in a row, had hardly any new schedule."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no others are likely to be found: a small space holds fewer distinct schedules than are wanted."""
+        return self.idle >= _MOST_IDLE
+
+    def within(self, all_places: Collection[Place]) -> list[tuple[Place, ...]]:
+        """Those that have all of their faults at these places."""
+        return [faults for faults in self.faults if all(place in all_places for place in faults)]
+
+    def more(self, all_places: Sequence[Place], seed_: int) -> Drawn:
+        """With one more portion, drawn by Hypothesis within `own_storage`.
+
+        Each draw is a list of up to `MOST_FAULTS` places, brought into the order of their batches; within a batch it is the order
+        of the draw.
+        """
+        found = dict.fromkeys(self.faults)
+        for faults in _drawn(all_places, _PORTION, (seed_ << 32) + self.portions):
             if not isinstance(scheduled(faults), str):
                 found.setdefault(faults)
-        if len(found) >= number or len(found) == before:
-            break
-    return list(found)[:number]
+        new = len(found) - len(self.faults)
+        return Drawn(tuple(found), self.portions + 1, self.idle + 1 if new < _FEW else 0)
+
+
+@contextmanager
+def own_storage() -> Iterator[None]:
+    """Hypothesis writes its files into a temporary folder meanwhile, not into the current one."""
+    before = vars(configuration).get("__hypothesis_home_directory")
+    with TemporaryDirectory(prefix="onceproof-") as folder:
+        configuration.set_hypothesis_home_dir(folder)
+        try:
+            yield
+        finally:
+            configuration.set_hypothesis_home_dir(before)
 
 
 def _drawn(all_places: Sequence[Place], draws: int, seed_: int) -> list[tuple[Place, ...]]:

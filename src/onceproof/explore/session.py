@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,8 @@ from onceproof.base.timeline import Timeline
 from onceproof.explore import schedules
 from onceproof.explore.exploration import Confirmation, Directory, Faults, Plan, State, Verdicts
 from onceproof.explore.outcome import Judge, reduced
-from onceproof.explore.real import fault_specs, real_run
+from onceproof.explore.real import HELD_COMMIT, WAITING_SINK, fault_specs, real_run, survey_run
+from onceproof.explore.result import Exploration
 from onceproof.explore.schedules import Place, Schedule, scheduled, text_of
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir
@@ -30,6 +31,10 @@ _SWEEP = 0.6
 """The part of the budget after which no more schedules start in the warm tier: the rest is for real kills."""
 _CLEAN_SAMPLE = 0.1
 """The part of the schedules that held which is repeated with real kills, if the budget allows."""
+_DRAWING = 0.2
+"""The part of the budget after which no more random schedules are drawn."""
+CUT_OFF = "it did not end in time"
+"""What the session says of a query that it stopped."""
 _NO_FAULT: Faults = ()
 _UNSEEN = "the session did not see the sink's commit"
 
@@ -42,61 +47,6 @@ class Listener(Protocol):
     def counts(self, done: int, of: int, states: Counter[State]) -> None: ...
 
     def print(self, line: str) -> None: ...
-
-
-@dataclass
-class Exploration:
-    """The result of an exploration; while it goes on, what is known until now."""
-
-    plan: Plan
-    directory: Directory
-    wanted: list[Faults] = field(default_factory=list)
-    """All schedules that a run can reach."""
-    impossible: dict[Faults, str] = field(default_factory=dict)
-    """Schedules that no run can reach, and why."""
-    results: dict[Faults, Verdicts] = field(default_factory=dict)
-    confirmations: list[Confirmation] = field(default_factory=list)
-    baseline: Verdicts | None = None
-    """The run without faults."""
-    sample: int = 0
-    """How many schedules that held were to be repeated."""
-    distinct: int = 0
-    """How many distinct outcomes were judged in this session."""
-    warm_s: float = 0.0
-    warm_done: int = 0
-    """Schedules that the warm tier executed in this session, and the seconds that it took for them."""
-    ended: str = "done"
-    """``done``, ``budget`` or ``interrupted``."""
-
-    @property
-    def disagreements(self) -> list[Confirmation]:
-        return [one for one in self.confirmations if one.decided and not one.agrees]
-
-    @property
-    def trusted(self) -> bool:
-        """Whether the tier's own results count: no ordinary run disagreed."""
-        return self.plan.tier == "real" or not self.disagreements
-
-    def count(self) -> Counter[State]:
-        return Counter(found.state for found in self.results.values())
-
-    def confirmed(self) -> list[Confirmation]:
-        """Violations that real kills show too."""
-        return [one for one in self.confirmations if one.real.state is State.VIOLATED]
-
-    def outcome(self) -> Outcome:
-        """Violated only by real kills, and held only if every schedule held and no ordinary run disagreed."""
-        if self.ended == "interrupted":
-            return Outcome.INTERRUPTED
-        if self.baseline is not None and self.baseline.state is not State.HELD:
-            return Outcome.VIOLATED if self.baseline.state is State.VIOLATED else Outcome.INCONCLUSIVE
-        violated = self.plan.tier == "real" and self.count()[State.VIOLATED]
-        if self.confirmed() or violated:
-            return Outcome.VIOLATED
-        counted = self.count()
-        whole = counted[State.HELD] + counted[State.N_A] == len(self.wanted) and counted[State.HELD] > 0
-        checked = self.plan.tier == "real" or any(one.agrees for one in self.confirmations)
-        return Outcome.HELD if whole and self.trusted and checked else Outcome.INCONCLUSIVE
 
 
 class Session:
@@ -119,10 +69,12 @@ class Session:
         self._budget_s = budget_s
         self._began = clock()
         self._scenario = reduced(loaded.scenario, plan.rows_per_batch, len(plan.batch_numbers))
-        self._instruments: set[str] = set()
+        self._drawn = directory.drawn()
         self.result = Exploration(plan, directory)
         self.result.results = directory.results()
-        self.result.baseline = self.result.results.pop(_NO_FAULT, None)
+        baseline = self.result.results.pop(_NO_FAULT, None)
+        if baseline is not None and baseline.state in (State.HELD, State.VIOLATED):  # else it is tried again
+            self.result.baseline = baseline
         self.result.confirmations = directory.confirmations()
 
     @property
@@ -132,11 +84,16 @@ class Session:
     def work(self) -> Exploration:
         """Explore until everything is done, the budget is used, or a signal comes. Raises as a run does, except `Interrupted`."""
         try:
+            if self.result.plan.points:  # continued
+                self._enumerate()
+            elif self.result.plan.mode == "random":  # now, so that no service waits for it
+                self._draw(schedules.ORDER)
             if self.result.plan.tier == "warm":
                 self._work_warm()
             else:
-                self._enumerate()
                 self._work_real()
+            if self.result.undrawn:
+                self.result.ended = "budget"
         except (Interrupted, KeyboardInterrupt):
             self.result.ended = "interrupted"
         return self.result
@@ -149,18 +106,17 @@ class Session:
         except Unavailable as unavailable:
             self._fall_back(unavailable.message)
             return
-        if self.result.baseline is not None and self.result.baseline.state is State.HELD:
-            self._confirm()
+        self._confirm()
 
     def _fall_back(self, why: str) -> None:
+        """Explore with real kills only. Comparisons with them stay, since a violation that they have shown stays one."""
         self._listener.print(f"not in the warm tier: {why}; every schedule is a run with real kills")
         self._directory.set_aside_results()
-        self.result.results, self.result.wanted, self.result.impossible = {}, [], {}
-        self.result.baseline = None
+        self.result.results, self.result.baseline = {}, None
         # What the session does not see, real kills may show.
-        unseen = {point: text for point, text in self.result.plan.not_explored.items() if not text.startswith(_UNSEEN)}
-        self._save(replace(self.result.plan, tier="real", tier_reason=why, points=(), not_explored=unseen))
-        self._enumerate()
+        seen = {point: text for point, text in self.result.plan.not_explored.items() if not text.startswith(_UNSEEN)}
+        blank = replace(self.result.plan, points=(), not_explored=seen, before_commit=None)
+        self._save(replace(blank, tier="real", tier_reason=why))
         self._work_real()
 
     def _sweep(self) -> None:
@@ -174,25 +130,30 @@ class Session:
                 judge = Judge(tier, execution, run_dir.path / "outcomes", self._specs)
                 self._baseline(tier, judge)
                 self._enumerate()
-                if self.result.baseline is not None and self.result.baseline.state is State.HELD:
-                    self._execute(tier, judge)
+                self._execute(tier, judge)
                 self.result.distinct = judge.distinct
         finally:
             timeline.close()
 
     def _baseline(self, tier: WarmTier, judge: Judge) -> None:
-        """Execute the run without faults: it shows which points this job reaches in the session, and whether it holds at all."""
+        """Execute the run without faults: it shows which points this job reaches in the session, and whether it holds at all.
+
+        Raises `Unavailable` if it does not: only an ordinary run shows whether the cause is the job or the session.
+        """
         self._listener.begins("the run without faults")
         (executed,) = tier.execute([()])
         if executed.failed or not executed.ended:
             why = executed.failed or "; ".join(executed.errors[-1:]) or "it did not end"
             raise Unavailable(f"without faults the query fails in the session: {why}")
-        self._instruments = set(executed.instruments)
         found = self._judged(judge, executed)
+        if found.state is not State.HELD:
+            raise Unavailable(
+                f"without faults the session shows {found.verdict}: {found.why} (run: {found.run}); does the job reach its "
+                "tables other than by the arguments {postgres} and {postgres.jdbc}?"
+            )
         self.result.baseline = found
         if self.result.plan.points:
             return  # continued
-        self._directory.add_result(_NO_FAULT, found)
         reached = {Point(point) for _, point, batch, _ in executed.points if batch in self.result.plan.batch_numbers}
         left_out = {
             str(point): f"{_UNSEEN}: it sees those of onceproof's sinks and of psycopg, in the thread that Spark calls"
@@ -206,26 +167,49 @@ class Session:
                 "spark.readStream"
             )
         points = tuple(point for point in schedules.ORDER if point in reached)
-        self._save(replace(self.result.plan, points=points, not_explored={**self.result.plan.not_explored, **left_out}))
+        not_explored = {**self.result.plan.not_explored, **left_out}
+        before_commit = WAITING_SINK if "failpoint" in executed.instruments else HELD_COMMIT
+        self._save(replace(self.result.plan, points=points, not_explored=not_explored, before_commit=before_commit))
+        self._directory.add_result(_NO_FAULT, found)
 
     def _enumerate(self) -> None:
+        """List the schedules of the points that can be reached."""
         plan = self.result.plan
-        if not plan.points:  # in the real tier, runs show what is reached
-            plan = replace(plan, points=schedules.ORDER)
-            self._save(plan)
         everywhere = schedules.places(plan.points, plan.batch_numbers)
         if plan.mode == "singles":
-            drawn = schedules.singles(everywhere)
+            listed = schedules.singles(everywhere)
         elif plan.mode == "pairs":
-            drawn = schedules.singles(everywhere) + schedules.pairs(everywhere)
+            listed = schedules.singles(everywhere) + schedules.pairs(everywhere)
         else:
-            drawn = schedules.random_schedules(everywhere, plan.number, plan.seed)
-        for faults in drawn:
+            listed = self._draw(plan.points)
+        self.result.wanted, self.result.impossible = [], {}
+        for faults in listed:
             schedule = scheduled(faults)
             if isinstance(schedule, str):
                 self.result.impossible[faults] = schedule
             else:
                 self.result.wanted.append(faults)
+
+    def _draw(self, points: Sequence[Point]) -> list[Faults]:
+        """Random schedules with faults at these points only, as many as are wanted, or as the budget allows to draw."""
+        plan = self.result.plan
+        everywhere = schedules.places(schedules.ORDER, plan.batch_numbers)
+        usable = frozenset(schedules.places(points, plan.batch_numbers))
+        before = self._drawn
+        self.result.undrawn = 0
+        try:
+            with schedules.own_storage():
+                while len(found := self._drawn.within(usable)) < plan.number and not self._drawn.exhausted:
+                    if self._drawn.faults and self.left_s < self._budget_s * (1 - _DRAWING):
+                        self.result.undrawn = plan.number - len(found)
+                        break
+                    if self._drawn is before:
+                        self._listener.begins(f"drawing {plan.number} schedules")
+                    self._drawn = self._drawn.more(everywhere, plan.seed)
+        finally:
+            if self._drawn is not before:
+                self._directory.save_drawn(self._drawn)
+        return found[: plan.number]
 
     def _execute(self, tier: WarmTier, judge: Judge) -> None:
         todo = [faults for faults in self.result.wanted if faults not in self.result.results]
@@ -248,6 +232,9 @@ class Session:
     def _judged(self, judge: Judge, executed: Executed) -> Verdicts:
         if executed.failed is not None:
             return Verdicts("error", {}, executed.failed, None, False)
+        cut_off = not executed.ended and CUT_OFF in executed.errors
+        if cut_off and not executed.reached:
+            return Verdicts("error", {}, CUT_OFF, None, False)
         if not executed.reached:
             missed = executed.strikes[len(executed.fired)]
             why = f"the run did not reach {missed.point} of batch {missed.batch} (attempt {missed.attempt})"
@@ -258,17 +245,18 @@ class Session:
                 why = f"attempt {missed.attempt} at batch {missed.batch} ended without {missed.point}: the sink committed nothing"
             return Verdicts("inconclusive", {}, "; ".join([why, *executed.errors[-1:]]), None, False, absent)
         found = judge.judge(executed)
+        if cut_off and found.outcome is not Outcome.VIOLATED:
+            return Verdicts("error", {}, CUT_OFF, found.run, True)
         return Verdicts(found.outcome.value, found.anomalies, found.reason, found.run, True)
 
     # -- real kills -----------------------------------------------------------------------------------------------
 
     def _work_real(self) -> None:
         if self.result.baseline is None:
-            self._listener.begins("the run without faults")
-            self.result.baseline = self._real(_NO_FAULT)
-            self._directory.add_result(_NO_FAULT, self.result.baseline)
-        if self.result.baseline.state is not State.HELD:
+            self._survey()
+        if self.result.baseline is None or self.result.baseline.state is not State.HELD:
             return
+        self._enumerate()
         todo = [faults for faults in self.result.wanted if faults not in self.result.results]
         self._listener.begins(f"{len(todo)} schedules as runs with real kills")
         longest = 0.0
@@ -279,6 +267,17 @@ class Session:
             began = self._clock()
             self._keep(faults, self._real(faults))
             longest = max(longest, self._clock() - began)
+
+    def _survey(self) -> None:
+        """Run the job without faults, and look at which points its driver can be crashed. Raises as a run does."""
+        self._listener.begins("the run without faults")
+        seen = survey_run(self._loaded, self._scenario, self._directory.runs)
+        self.result.baseline = seen.verdicts
+        if seen.verdicts.state is State.HELD:
+            plan = self.result.plan
+            not_explored = {**plan.not_explored, **seen.not_explored}
+            self._save(replace(plan, points=seen.points, not_explored=not_explored, before_commit=seen.before_commit))
+        self._directory.add_result(_NO_FAULT, seen.verdicts)
 
     def _confirm(self) -> None:
         """Repeat with real kills: violations first, then a sample of the schedules that held."""
@@ -307,7 +306,7 @@ class Session:
         return real_run(self._loaded, self._scenario, self._specs(_schedule(faults)), self._directory.runs)
 
     def _specs(self, schedule: Sequence[Strike]) -> list[FaultSpec]:
-        return fault_specs(self._scenario, schedule, self._instruments)
+        return fault_specs(self._scenario, schedule, self.result.plan.before_commit)
 
     def _keep(self, faults: Faults, found: Verdicts) -> None:
         self.result.results[faults] = found

@@ -1,0 +1,66 @@
+"""The files that the results of an exploration depend on, in addition to the scenario's own: an exploration of changed code begins again."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from onceproof.qualify.directory import digest_of
+from onceproof.qualify.scenario_file import named_files
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.templates import fill
+
+
+def digests(scenario: Scenario, path: Path) -> dict[str, str]:
+    """Path -> SHA-256 of each file that the scenario at ``path`` names by ``{here}``, of its bases, and of the function's modules.
+
+    These are all modules below the folder of the function's file, or of its package, as the warm tier executes them again
+    (`onceproof.warm.loading`). Files that cannot be read are left out. Raises as `load.read`.
+    """
+    found: dict[str, str] = {}
+    for file in (*named_files(path).values(), *_modules(scenario, path)):
+        with suppress(OSError):
+            found[str(file.resolve())] = digest_of(file)
+    return found
+
+
+def changed(began: Mapping[str, str]) -> str | None:
+    """The first of the files that is not as it was, or gone; None if there is none."""
+    for file, digest in began.items():
+        try:
+            if digest_of(Path(file)) != digest:
+                return file
+        except OSError:
+            return file
+    return None
+
+
+def _modules(scenario: Scenario, path: Path) -> Iterator[Path]:
+    if scenario.pipeline.callable is None:
+        return
+    where = fill(scenario.pipeline.callable, {"here": str(path.resolve().parent)}).rpartition(":")[0]
+    for start in [Path(where).resolve().parent] if where.endswith(".py") else _of_package(where.partition(".")[0]):
+        if start.is_file():
+            yield start
+        for top, inner, files in os.walk(start):
+            inner[:] = [name for name in inner if not _is_foreign(Path(top) / name)]
+            yield from (Path(top) / name for name in files if name.endswith(".py"))
+
+
+def _of_package(name: str) -> Iterable[Path]:
+    """The folders of a package, or the file of a module. One that cannot be found has none: the run reports that."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return ()
+    if spec is None:
+        return ()
+    return map(Path, spec.submodule_search_locations or filter(None, [spec.origin]))
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Whether the folder holds no code of the user: installed packages, caches, hidden files."""
+    return folder.name.startswith((".", "__")) or folder.name == "site-packages" or (folder / "pyvenv.cfg").exists()
