@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import queue
-import socket
-import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,9 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-import psutil
-
-from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.base.errors import OnceproofError
 from onceproof.base.masking import masked
 from onceproof.formats.feed import fed_records
 from onceproof.history.execution import Execution
@@ -31,13 +24,14 @@ from onceproof.scenario.model import DRIVER, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
-from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.owner import Owner
 from onceproof.stores.contract import store_of
 from onceproof.stores.kafka.read_back import collect_topics
 from onceproof.stores.postgres.compartments import Compartments
 from onceproof.stores.postgres.store import PostgresStore, tables_of
 from onceproof.warm import checkpoint
 from onceproof.warm.attempts import Strike
+from onceproof.warm.process import READY_S, SessionProcess, cpu_of
 
 #: Points at which the session can end an attempt.
 POINTS = (
@@ -53,7 +47,6 @@ AT_ONCE = 8
 _LONGEST_ERROR = 2_000
 _READ_EVERY = 24
 """Schedules between two reads of the commits."""
-_READY_S = 180.0
 _SCHEDULE_S = 120.0
 
 
@@ -155,7 +148,6 @@ class WarmTier:
         self._last_batch = last_batch
         self._at_once = at_once
         self._closing = ExitStack()
-        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._number = 0
         self.shared = MemoryTables()
         """The tables that all schedules have in common: the input, and the ledger of the feed."""
@@ -163,8 +155,7 @@ class WarmTier:
         self.versions: dict[str, Any] = {}
         self._stack: Stack
         self._places: Compartments
-        self._session: Service
-        self._connection: socket.socket
+        self._session: SessionProcess
         self._template: Path
         self._folder: Path
 
@@ -184,13 +175,15 @@ class WarmTier:
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time so far: ``session`` (JVM and Python), ``services`` (Kafka, Postgres, proxies)."""
-        services = [service for service in self._owner.services() if service is not self._session]
-        return {"session": _cpu([self._session]), "services": _cpu(services)}
+        session = self._session.service
+        return {
+            "session": cpu_of([session]),
+            "services": cpu_of(service for service in self._owner.services() if service is not session),
+        }
 
     def session_rss_mib(self) -> float:
         """Resident memory of the session: its Python and its JVM."""
-        processes = [process for process in self._session.members() if process.is_running()]
-        return float(sum(process.memory_info().rss for process in processes) / 2**20)
+        return self._session.rss_mib()
 
     def execute(self, schedules: Iterable[Sequence[Strike]]) -> Iterator[Executed]:
         """Execute schedules; each is yielded some time after it has ended, in any order. Raises `EnvironmentProblem`."""
@@ -240,7 +233,7 @@ class WarmTier:
     def _start_session(self) -> None:
         execution, stack = self._execution, self._stack
         values = template_values(execution, stack)
-        here, gate = self._owner.scratch / "warm.sock", self._owner.scratch / "gate.sock"
+        gate = self._owner.scratch / "gate.sock"
         scratch = self._owner.scratch / "session"
         scratch.mkdir()
         assert stack.postgres is not None and stack.checkpoint_jar is not None
@@ -259,39 +252,11 @@ class WarmTier:
             secrets=pipeline.secrets,
             checkpoint=CheckpointFiles(stack.checkpoint_jar, gate),
         )
-        listener = self._closing.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(here))
-        listener.listen(1)
-        listener.settimeout(1.0)
+        self._session = SessionProcess(self._owner, scratch, execution.directory.logs / "session.log")
+        self._closing.callback(self._session.close)
         function = fill(pipeline.callable or "", values)
-        words = [
-            str(here),
-            str(gate),
-            function,
-            str(self._at_once),
-            str(self._last_batch),
-            str(self._records_per_batch()),
-        ]
-        self._session = self._owner.start(
-            "warm-session",
-            [sys.executable, "-m", "onceproof.warm.session", *words],
-            log=execution.directory.logs / "session.log",
-            env=environment,
-            cwd=scratch,
-        )
-        deadline = time.monotonic() + _READY_S
-        while True:
-            try:
-                self._connection = self._closing.enter_context(listener.accept()[0])
-                break
-            except TimeoutError:
-                if not self._session.is_running() or time.monotonic() > deadline:
-                    raise EnvironmentProblem(
-                        f"the warm session did not start:\n{self._session.log_tail()}",
-                        hint=f"its log: {self._session.log}",
-                    ) from None
-        self._connection.settimeout(None)
-        threading.Thread(target=self._listen, name="warm-answers", daemon=True).start()
+        words = [str(gate), function, str(self._at_once), str(self._last_batch), str(self._records_per_batch())]
+        self._session.start(words, environment)
         self._answer()
 
     def _records_per_batch(self) -> int:
@@ -349,7 +314,7 @@ class WarmTier:
             "deadline_s": _SCHEDULE_S,
         }
         try:
-            self._connection.sendall(json.dumps(request).encode() + b"\n")
+            self._session.send(request)
         except OSError:
             raise self._died() from None
         return sent
@@ -394,25 +359,8 @@ class WarmTier:
 
     # -- answers of the session -----------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        try:
-            for line in self._connection.makefile("r", encoding="utf-8"):
-                self._answers.put(json.loads(line))
-        except OSError:
-            pass
-        finally:
-            self._answers.put(None)
-
     def _answer(self) -> dict[str, Any]:
-        deadline = time.monotonic() + _READY_S + _SCHEDULE_S
-        while True:
-            try:
-                answer = self._answers.get(timeout=1.0)
-                break
-            except queue.Empty:
-                self._stack.check_health()
-                if time.monotonic() > deadline:
-                    raise EnvironmentProblem(f"the warm session does not answer:\n{self._session.log_tail()}") from None
+        answer = self._session.answer(READY_S + _SCHEDULE_S, self._stack.check_health)
         if answer is None:
             raise self._died()
         return answer
@@ -421,15 +369,3 @@ class WarmTier:
         return Unavailable(
             f"the warm session has ended: a job that ends its process cannot be warmed; its log: {self._session.log}"
         )
-
-
-def _cpu(services: Iterable[Service]) -> float:
-    total = 0.0
-    for service in services:
-        for process in service.members():
-            try:
-                times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-    return total
