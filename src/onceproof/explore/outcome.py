@@ -74,6 +74,7 @@ def digest(executed: Executed, *, cause: bool) -> str:
         "order": _order(executed, cause=cause),
         "ended": executed.ended,
         "failed": bool(executed.errors) and not executed.ended,
+        "gave_up": executed.gave_up,
         "open": executed.open_watermark,
         "cause": [[str(strike) for strike in executed.strikes], executed.starts] if cause else None,
         "outputs": {name: record.to_json() for name, record in executed.outputs.items()},
@@ -115,7 +116,8 @@ class Judge:
         self._tier = tier
         self._execution = execution
         self._folder = folder
-        self._held: dict[str, Judged] = {}
+        self._held: dict[tuple[str, bool], Judged] = {}
+        """Digest and whether any fault struck -> verdict: the run without faults is no evidence for a schedule with some."""
         self._others: dict[str, Judged] = {}
 
     @property
@@ -125,7 +127,7 @@ class Judge:
 
     def judge(self, executed: Executed) -> Judged:
         """The verdict on the outcome of a schedule in which every fault struck."""
-        plain, whole = digest(executed, cause=False), digest(executed, cause=True)
+        plain, whole = (digest(executed, cause=False), bool(executed.strikes)), digest(executed, cause=True)
         known = self._held.get(plain) or self._others.get(whole)
         if known is None:
             known = self._judge(executed)
@@ -186,7 +188,8 @@ def _facts(tier: WarmTier, executed: Executed) -> dict[str, Any]:
         "fed": True,
         "drained": drained,
         "drain_note": note,
-        "stuck": False,
+        # Before any fault, a job that ends without progress is simply broken.
+        "stuck": executed.gave_up and bool(executed.fired),
         "nudged": False,
         "never_reads": False,
         "open_watermarks": {},

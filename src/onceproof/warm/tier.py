@@ -104,6 +104,8 @@ class Executed:
     """What it reached: seconds since ``wall_start``, point, batch, start."""
     instruments: frozenset[str] = frozenset()
     open_watermark: bool = False
+    gave_up: bool = False
+    """Whether the job failed too often in a row after a fault, as for the supervisor of an ordinary run."""
     failed: str | None = None
     """Why the harness could not execute it."""
 
@@ -311,6 +313,7 @@ class WarmTier:
             "checkpoint": str(where),
             "args": args,
             "strikes": [{"batch": s.batch, "point": str(s.point), "attempt": s.attempt} for s in strikes],
+            "restarts": self._scenario.limits.restarts,
             "deadline_s": _SCHEDULE_S,
         }
         try:
@@ -351,6 +354,7 @@ class WarmTier:
             tuple((wall - sent.wall, point, batch, start) for wall, point, batch, start in events),
             frozenset(answer.get("instruments", ())),
             failed is None and checkpoint.open_watermark(sent.checkpoint),
+            bool(answer.get("gave_up")),
             failed,
         )
         if not keep:
