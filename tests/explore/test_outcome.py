@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from onceproof.explore.outcome import Judge, Judged, _facts, digest
+from onceproof.explore.outcome import Judge, Judged, _facts, digest, reduced
 from onceproof.history.memory import MemoryTables
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.points import Point
+from onceproof.scenario_files.load import find, load_file
 from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import Executed, WarmTier
 
@@ -74,3 +75,23 @@ def test_the_run_without_faults_is_not_what_is_shown_for_a_schedule_that_held() 
     assert digest(plain, cause=False) == digest(struck, cause=False) == digest(other, cause=False)
     assert [judge.judge(one).run for one in (plain, struck, other)] == ["no fault", *2 * ["after-sink-commit"]]
     assert judge.distinct == 2
+
+
+@pytest.mark.parametrize(
+    ("has", "given", "rows", "chunks"),
+    [
+        (20, None, 30, (15, 20)),  # the whole data set
+        (20, 20, 30, (15, 20)),
+        (300, None, 30, (90, 120)),
+        (300, 30, 30, (30, 40)),
+        (300, None, 1, (3, 4)),
+        (4, None, 30, (3, 4)),
+    ],
+)
+def test_no_chunk_of_a_small_data_set_is_empty(has: int, given: int | None, rows: int, chunks: tuple[int, int]) -> None:
+    scenario = load_file(find("callable-append")).scenario
+    (spec,) = scenario.input
+    small = spec.model_copy(update={"dataset": "numbers", "options": {"rows": has}, "rows": given, "chunks": 1})
+    (made,) = reduced(scenario.model_copy(update={"input": [small]}), rows, 3).input
+    ordinary = (made.rows or 0) * 4 // 3  # one chunk more, as `onceproof.explore.real` has it
+    assert (made.chunks, made.rows, ordinary) == (3, *chunks) and ordinary <= has

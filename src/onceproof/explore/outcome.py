@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.timeline import Timeline
+from onceproof.data import dataset_of, rows_of
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
 from onceproof.faults.evidence.item import to_row
@@ -238,14 +239,14 @@ def _fault_rows(executed: Executed, faults: list[FaultSpec]) -> list[dict[str, A
 
 
 def reduced(scenario: Scenario, rows_per_batch: int, batches: int) -> Scenario:
-    """The scenario without its faults, with an input of ``batches`` chunks of at most ``rows_per_batch`` records."""
-    inputs = [
-        spec.model_copy(
-            update={
-                "chunks": batches,
-                "rows": batches * min(rows_per_batch, (spec.rows or rows_per_batch * batches) // batches or 1),
-            }
-        )
-        for spec in scenario.input
-    ]
+    """The scenario without its faults, with an input of ``batches`` chunks of at most ``rows_per_batch`` records.
+
+    An ordinary run of it feeds one more chunk (`onceproof.explore.real`): the data set has enough records for that, too.
+    """
+    inputs = []
+    for spec in scenario.input:
+        has = dataset_of(spec, scenario.seed).rows()
+        of_a_chunk = min(rows_per_batch, rows_of(spec, scenario.seed) // batches, has // (batches + 1))
+        rows = min(has, batches * max(1, of_a_chunk))
+        inputs.append(spec.model_copy(update={"chunks": batches, "rows": rows}))
     return scenario.model_copy(update={"input": inputs, "chaos": []})

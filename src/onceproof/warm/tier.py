@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-from onceproof.base.errors import OnceproofError
+import psycopg
+
+from onceproof.base.errors import EnvironmentProblem, HistoryError, OnceproofError
 from onceproof.base.masking import masked
 from onceproof.formats.feed import fed_records
 from onceproof.history.execution import Execution
@@ -32,6 +34,7 @@ from onceproof.stores.postgres.store import PostgresStore, tables_of
 from onceproof.warm import checkpoint
 from onceproof.warm.attempts import Strike
 from onceproof.warm.process import READY_S, SessionProcess, cpu_of
+from onceproof.warm.separation import checkpoint_problem, shared_value
 
 #: Points at which the session can end an attempt.
 POINTS = (
@@ -72,9 +75,19 @@ def unavailable(scenario: Scenario) -> str | None:
             return f"output {name} is {store_of(spec).about}: the session can separate only Postgres tables of many schedules"
         if "." in (spec.table or ""):
             return f"output {name} names a schema ({spec.table}): each schedule has a schema of its own"
-    if not any(word.startswith(f"--{callable_driver.CHECKPOINT}=") for word in pipeline.command):
-        return f"the callable has no argument {callable_driver.CHECKPOINT}: each schedule needs a checkpoint of its own"
-    return None
+    return checkpoint_problem(pipeline) or shared_value(pipeline)
+
+
+def records_per_batch(rows: int, chunks: int, partitions: int) -> int:
+    """The most records of a batch with which Spark makes at least as many batches as there are chunks; if it can, no more.
+
+    Spark divides the limit among the partitions. It rounds a share down, so that a batch may lack one record per partition,
+    but takes one record of each partition whose share is less. So there may be fewer batches if a partition has records, but
+    fewer than there are chunks.
+    """
+    limit = -(-rows // chunks) + partitions
+    most = limit + partitions - 1
+    return limit if (chunks - 1) * most < rows else max(1, rows // chunks)
 
 
 def _shown(error: str) -> str:
@@ -206,7 +219,7 @@ class WarmTier:
                 answer = self._answer()
                 done.append((waiting.pop(answer["id"]), answer, time.monotonic()))
             if len(done) >= _READ_EVERY or (done and not waiting):
-                self._places.read()
+                self._read()
                 for sent, answer, ended in done:
                     yield self._executed(sent, answer, ended)
                 done.clear()
@@ -257,24 +270,17 @@ class WarmTier:
         self._session = SessionProcess(self._owner, scratch, execution.directory.logs / "session.log")
         self._closing.callback(self._session.close)
         function = fill(pipeline.callable or "", values)
-        words = [str(gate), function, str(self._at_once), str(self._last_batch), str(self._records_per_batch())]
+        (spec,) = self._scenario.input
+        records = records_per_batch(spec.rows or 0, spec.chunks, spec.partitions)
+        words = [str(gate), function, str(self._at_once), str(self._last_batch), str(records)]
         self._session.start(words, environment)
         self._answer()
-
-    def _records_per_batch(self) -> int:
-        """The limit of a batch with which the input makes exactly as many batches as it has chunks.
-
-        Spark divides the limit among the partitions and rounds down: each batch may lack one record per partition.
-        """
-        (spec,) = self._scenario.input
-        rows = spec.rows or 0
-        return -(-rows // spec.chunks) + spec.partitions
 
     def _make_template(self) -> Path:
         """Run the query once on the empty topic; its plan of batch 0 is where every schedule begins."""
         sent = self._send((), fresh=True)
         answer = self._answer()
-        self._places.read()
+        self._read()
         self._executed(sent, answer, time.monotonic(), keep=True)
         if not answer.get("ended"):
             why = _shown(answer.get("failed") or "; ".join(answer["errors"]))
@@ -303,7 +309,7 @@ class WarmTier:
         root = self._folder / f"s{self._number:06d}"
         args, where = self._arguments(root, f"s{self._number:06d}")
         sent = _Sent(self._number, strikes, where, time.monotonic())
-        self._places.create(sent.name)
+        self._create(sent.name)
         if fresh:
             root.mkdir()
         else:
@@ -322,6 +328,26 @@ class WarmTier:
             raise self._died() from None
         return sent
 
+    def _create(self, name: str) -> None:
+        """Make the schedule's schema. Raises `Unavailable` if the statements that prepare it cannot be repeated there."""
+        try:
+            self._places.create(name)
+        except EnvironmentProblem as refused:
+            # An operational error is not about a statement: the server is gone, or has no room.
+            if isinstance(refused.__cause__, psycopg.OperationalError):
+                raise
+            why = _shown(str(refused.__cause__))
+            raise Unavailable(
+                f"pipeline.prepare.sql cannot be repeated in a schema of each schedule: {why}"
+            ) from refused
+
+    def _read(self) -> None:
+        """Read the commits of all schedules. Raises `Unavailable` for one that cannot be told by its schedule."""
+        try:
+            self._places.read()
+        except HistoryError as refused:
+            raise Unavailable(refused.message) from refused
+
     def _arguments(self, root: Path, name: str) -> tuple[Mapping[str, Any], Path]:
         """The callable's arguments for this schedule, and its checkpoint."""
         values = template_values(self._execution, self._stack)
@@ -333,7 +359,10 @@ class WarmTier:
 
     def _executed(self, sent: _Sent, answer: dict[str, Any], ended: float, *, keep: bool = False) -> Executed:
         tables, found = self._places.take(sent.name)
-        query = str(sent.checkpoint.relative_to(self._folder / sent.name))
+        root = self._folder / sent.name
+        # As in an ordinary run, whose root has a name.
+        below = sent.checkpoint.relative_to(root)
+        query = str(below) if below.parts else self._execution.directory.checkpoint.name
         events = answer.get("events", [])
         failed = _shown(answer["failed"]) if answer.get("failed") else None
         if failed is None:
@@ -358,7 +387,7 @@ class WarmTier:
             failed,
         )
         if not keep:
-            checkpoint.remove(self._folder / sent.name)
+            checkpoint.remove(root)
         return executed
 
     # -- answers of the session -----------------------------------------------------------------------------------
