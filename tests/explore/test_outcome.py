@@ -1,4 +1,4 @@
-"""From executed schedules to verdicts: which of them are judged, what the judge is told, and how much input there is."""
+"""From executed schedules to verdicts: which of them are judged, what the judge reads, and how much input there is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def executed(**facts: Any) -> Executed:
 
 
 class Input:
-    """What the judge is told about the input: only its end."""
+    """What the judge reads about the input: only its end."""
 
     ends = {"t": {0: 30}}  # noqa: RUF012
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import WaitTimeout
+from onceproof.base.waiting import wait_until
 from onceproof.scenario.points import Point
 from onceproof.warm import session
 from onceproof.warm.attempts import Attempts
@@ -87,7 +88,8 @@ def test_a_job_that_fails_before_any_fault_or_ends_after_all_is_not_given_up(gat
 
 def test_a_job_that_was_too_slow_is_not_given_up(gate: SessionGate, tmp_path: Path) -> None:
     def slow(attempts: Attempts) -> str:
-        time.sleep(0.02)
+        deadline = time.monotonic() + 0.02
+        wait_until("the deadline to pass", lambda: time.monotonic() > deadline, deadline_s=10, every_s=0.01)
         return "it did not end in time"
 
     answer = Scripted(gate, struck, slow).execute(request(tmp_path, deadline_s=0.01))
@@ -125,19 +127,19 @@ def test_a_report_that_comes_late_is_waited_for(gate: SessionGate, tmp_path: Pat
             (attempts.checkpoint / log / "6").write_text("v1")
         attempts.reached(6, Point.AFTER_OFFSET_LOG)
         late.append(attempts)
+        on_disk.set()
 
     late: list[Attempts] = []
+    on_disk = threading.Event()
 
     def report() -> None:
-        while not late:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        assert on_disk.wait(10)
         late[0].reached(6, Point.AFTER_COMMIT_LOG)
 
-    thread = threading.Thread(target=report)
-    thread.start()
+    timer = threading.Timer(0.2, report)
+    timer.start()
     answer = Scripted(gate, commits).execute(request(tmp_path, strikes=[]))
-    thread.join()
+    timer.join()
     assert [batch for _, point, batch, _ in answer["events"] if point == Point.AFTER_COMMIT_LOG] == [6]
 
 

@@ -118,7 +118,7 @@ class Judge:
         self._execution = execution
         self._folder = folder
         self._held: dict[tuple[str, bool], Judged] = {}
-        """Digest and whether any fault struck -> verdict: the run without faults is no evidence for a schedule with some."""
+        """Digest and whether any fault struck -> verdict: the run without faults does not show that a schedule with some holds."""
         self._others: dict[str, Judged] = {}
 
     @property
