@@ -96,7 +96,7 @@ def test_a_job_that_was_too_slow_is_not_given_up(gate: SessionGate, tmp_path: Pa
     assert not answer["gave_up"] and len(answer["errors"]) == 1
 
 
-def test_failures_after_a_committed_batch_are_counted_anew(gate: SessionGate, tmp_path: Path) -> None:
+def test_failures_after_a_committed_batch_are_counted_from_zero(gate: SessionGate, tmp_path: Path) -> None:
     def commits_and_fails(attempts: Attempts) -> str:
         attempts.reached(attempts.start, Point.AFTER_COMMIT_LOG)
         return "it failed in the next batch"

@@ -342,7 +342,7 @@ class WarmTier:
             ) from refused
 
     def _read(self) -> None:
-        """Read the commits of all schedules. Raises `Unavailable` for one that cannot be told by its schedule."""
+        """Read the commits of all schedules. Raises `Unavailable` for one that belongs to no schedule."""
         try:
             self._places.read()
         except HistoryError as refused:
