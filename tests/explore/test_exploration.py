@@ -260,9 +260,9 @@ def test_an_exploration_is_not_continued_by_another_onceproof_and_ignores_what_i
 @pytest.mark.parametrize(
     ("pipeline", "why"),
     [
-        ("env: {DATABASE_URL: '{postgres}'}", "pipeline.env sets DATABASE_URL to {postgres}"),
-        ("env: {STATE: '{checkpoint}/x'}", "pipeline.env sets STATE to {checkpoint}"),
-        ("args: {host: '{postgres.host}'}", "argument --host={postgres.host} has {postgres.host}"),
+        ("env: {DATABASE_URL: '{postgres}'}", "variable DATABASE_URL uses {postgres}"),
+        ("env: {STATE: '{checkpoint}/x'}", "variable STATE uses {checkpoint}"),
+        ("args: {host: '{postgres.host}'}", "--host={postgres.host} uses {postgres.host}"),
         ("env: {PASSWORD: '{postgres.password}'}", ""),
     ],
 )

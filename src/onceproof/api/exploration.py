@@ -19,8 +19,6 @@ from onceproof.explore.session import Listener, Session
 from onceproof.history.run_directory import private_files
 from onceproof.kinds.contract import kind_of
 from onceproof.qualify.directory import digest_of
-from onceproof.scenario.model import Scenario
-from onceproof.scenario.templates import used
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 from onceproof.warm.tier import unavailable
 
@@ -122,7 +120,7 @@ def _begun(scenario: str | Path | None, wanted: Wanted, runs_dir: Path) -> tuple
     assert scenario is not None
     path = find(scenario)
     loaded = _checked(load_file(path))
-    why_not = "--tier real" if wanted.tier == "real" else unavailable(loaded.scenario) or _elsewhere(loaded.scenario)
+    why_not = "--tier real" if wanted.tier == "real" else unavailable(loaded.scenario)
     plan = Plan(
         scenario=loaded.scenario.name,
         scenario_path=str(path.absolute()),
@@ -141,18 +139,6 @@ def _begun(scenario: str | Path | None, wanted: Wanted, runs_dir: Path) -> tuple
     directory = Directory.create(runs_dir, loaded.scenario.name)
     directory.save(plan)
     return loaded, directory, plan
-
-
-def _elsewhere(scenario: Scenario) -> str | None:
-    """Why the function would not write into the schema of its schedule, as far as the scenario shows it."""
-    pipeline = scenario.pipeline
-    for name, value in pipeline.env.items():
-        if found := used(value) & {"checkpoint", "postgres", "postgres.jdbc", "postgres.host", "postgres.database"}:
-            return f"pipeline.env sets {name} to {{{min(found)}}}: only arguments are different for each schedule"
-    for word in pipeline.command:
-        if found := used(word) & {"postgres.host", "postgres.database"}:
-            return f"argument {word} has {{{min(found)}}}: only {{postgres}} and {{postgres.jdbc}} lead to a schedule's schema"
-    return None
 
 
 def _resumed(path: Path) -> tuple[LoadedScenario, Directory, Plan]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.timeline import Timeline
+from onceproof.data import dataset_of, rows_of
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
 from onceproof.faults.evidence.item import to_row
@@ -74,6 +75,7 @@ def digest(executed: Executed, *, cause: bool) -> str:
         "order": _order(executed, cause=cause),
         "ended": executed.ended,
         "failed": bool(executed.errors) and not executed.ended,
+        "gave_up": executed.gave_up,
         "open": executed.open_watermark,
         "cause": [[str(strike) for strike in executed.strikes], executed.starts] if cause else None,
         "outputs": {name: record.to_json() for name, record in executed.outputs.items()},
@@ -115,7 +117,8 @@ class Judge:
         self._tier = tier
         self._execution = execution
         self._folder = folder
-        self._held: dict[str, Judged] = {}
+        self._held: dict[tuple[str, bool], Judged] = {}
+        """Digest and whether any fault struck -> verdict: the run without faults does not show that a schedule with some holds."""
         self._others: dict[str, Judged] = {}
 
     @property
@@ -125,7 +128,7 @@ class Judge:
 
     def judge(self, executed: Executed) -> Judged:
         """The verdict on the outcome of a schedule in which every fault struck."""
-        plain, whole = digest(executed, cause=False), digest(executed, cause=True)
+        plain, whole = (digest(executed, cause=False), bool(executed.strikes)), digest(executed, cause=True)
         known = self._held.get(plain) or self._others.get(whole)
         if known is None:
             known = self._judge(executed)
@@ -186,7 +189,8 @@ def _facts(tier: WarmTier, executed: Executed) -> dict[str, Any]:
         "fed": True,
         "drained": drained,
         "drain_note": note,
-        "stuck": False,
+        # Before any fault, a job that ends without progress is simply broken.
+        "stuck": executed.gave_up and bool(executed.fired),
         "nudged": False,
         "never_reads": False,
         "open_watermarks": {},
@@ -235,14 +239,14 @@ def _fault_rows(executed: Executed, faults: list[FaultSpec]) -> list[dict[str, A
 
 
 def reduced(scenario: Scenario, rows_per_batch: int, batches: int) -> Scenario:
-    """The scenario without its faults, with an input of ``batches`` chunks of at most ``rows_per_batch`` records."""
-    inputs = [
-        spec.model_copy(
-            update={
-                "chunks": batches,
-                "rows": batches * min(rows_per_batch, (spec.rows or rows_per_batch * batches) // batches or 1),
-            }
-        )
-        for spec in scenario.input
-    ]
+    """The scenario without its faults, with an input of ``batches`` chunks of at most ``rows_per_batch`` records.
+
+    An ordinary run of it feeds one more chunk (`onceproof.explore.real`): the data set has enough records for that, too.
+    """
+    inputs = []
+    for spec in scenario.input:
+        has = dataset_of(spec, scenario.seed).rows()
+        of_a_chunk = min(rows_per_batch, rows_of(spec, scenario.seed) // batches, has // (batches + 1))
+        rows = min(has, batches * max(1, of_a_chunk))
+        inputs.append(spec.model_copy(update={"chunks": batches, "rows": rows}))
     return scenario.model_copy(update={"input": inputs, "chaos": []})

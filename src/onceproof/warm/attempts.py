@@ -82,6 +82,11 @@ class Attempts:
                     self.struck = True
             return self.struck
 
+    def commits(self) -> int:
+        """How many batches have committed so far. It grows with the schedule's progress."""
+        with self._lock:
+            return sum(point == Point.AFTER_COMMIT_LOG for _, point, _, _ in self.events)
+
     def to_json(self) -> dict[str, Any]:
         with self._lock:
-            return {"fired": self.fired, "events": self.events, "instruments": sorted(self.instruments)}
+            return {"fired": [*self.fired], "events": [*self.events], "instruments": sorted(self.instruments)}

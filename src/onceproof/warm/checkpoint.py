@@ -72,6 +72,14 @@ def batch_rows(
         before = log.ends
 
 
+def unreported(checkpoint: Path, events: Sequence[Sequence[Any]]) -> list[str]:
+    """The log files on disk of which ``events`` do not tell. The plan of batch 0 is the template's."""
+    planned = _last(events, Point.AFTER_OFFSET_LOG, Point.BEFORE_OFFSET_LOG)
+    committed = _last(events, Point.AFTER_COMMIT_LOG, Point.AFTER_COMMIT_LOG)
+    plans = [f"offsets/{batch}" for batch in numbers(checkpoint / "offsets") if batch and batch not in planned]
+    return plans + [f"commits/{batch}" for batch in numbers(checkpoint / "commits") if batch not in committed]
+
+
 def progress_rows(checkpoint: Path, query: str) -> Iterator[dict[str, Any]]:
     """The rows of table ``progress``: the ends of the last committed batch."""
     done = numbers(checkpoint / "commits")

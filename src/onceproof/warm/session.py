@@ -19,18 +19,21 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from onceproof.base.waiting import wait_until
 from onceproof.pipeline import callable_driver
 from onceproof.scenario.points import Point
-from onceproof.warm import hooks
+from onceproof.warm import checkpoint, hooks
 from onceproof.warm.attempts import Attempts, Strike
 from onceproof.warm.gate import SessionGate
 from onceproof.warm.loading import load_again
 
-#: Failures of the job itself, after a fault and in a row, after which a schedule is given up. A supervisor restarts as often.
-_MOST_FAILURES = 6
+#: How long the report of a log write that is on disk may take. Only writes of the first batches wait for it.
+_REPORTED_S = 5.0
 
 #: They change how much Spark computes for a batch of a few rows, not what it computes.
 _SETTINGS = {
+    # But this: a worker that is used again would remember what tasks of another start, or of another schedule, have written.
+    "spark.python.worker.reuse": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -56,25 +59,36 @@ class Session:
         self._function = function
 
     def execute(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run the query until its input is drained, and start it again after each fault. Raises nothing.
+        """Run the query until its input is drained, and start it again after each fault.
 
-        Returns what it reached, how often it started, and ``error``: why it did not end, or None.
+        Returns what it reached, how often it started, the failures of the job itself, whether it ``ended``, and whether it
+        ``gave_up``: as the supervisor of an ordinary run, after more than ``restarts`` failures in a row without progress.
+        Raises `WaitTimeout` if a log write was not reported.
         """
         strikes = [Strike(s["batch"], Point(s["point"]), s["attempt"]) for s in request["strikes"]]
         attempts = Attempts(Path(request["checkpoint"]), strikes)
         deadline = time.monotonic() + request["deadline_s"]
         self._gate.add(attempts)
         errors: list[str] = []
+        in_a_row, commits, gave_up = 0, 0, False
         try:
             while True:
                 error = self._start(attempts, request["args"], deadline)
                 if error is None and not attempts.struck:
                     break
+                before, commits = commits, attempts.commits()
+                if commits != before:
+                    in_a_row = 0
+                elif not attempts.struck:
+                    in_a_row += 1
                 if not attempts.struck:
                     errors.append(error or "")
-                    if not attempts.fired or len(errors) > _MOST_FAILURES or time.monotonic() > deadline:
+                    gave_up = bool(attempts.fired) and in_a_row > request["restarts"]
+                    if not attempts.fired or gave_up or time.monotonic() > deadline:
                         break
+                _close(attempts)
                 attempts.begin_start(attempts.start + 1)
+            self._await_reports(attempts)
         finally:
             self._gate.remove(attempts)
         return {
@@ -83,7 +97,22 @@ class Session:
             "last_start": attempts.start,
             "errors": errors,
             "ended": error is None,
+            "gave_up": gave_up,
         }
+
+    def _await_reports(self, attempts: Attempts) -> None:
+        """Wait until the session knows of all log writes that are on disk. Raises `WaitTimeout`."""
+
+        def unreported() -> list[str]:
+            return checkpoint.unreported(attempts.checkpoint, attempts.to_json()["events"])
+
+        wait_until(
+            "the reports of all log writes",
+            lambda: not unreported(),
+            deadline_s=_REPORTED_S,
+            every_s=0.01,
+            explain=lambda: f"no report of {', '.join(unreported())}",
+        )
 
     def _start(self, attempts: Attempts, args: dict[str, Any], deadline: float) -> str | None:
         """One start of the query. Returns why it failed; None if it came to its end."""
@@ -99,19 +128,18 @@ class Session:
         finally:
             if query is not None and query.isActive:
                 query.stop()
-            if attempts.struck:
-                _close(attempts)
         return None
 
 
 def _close(attempts: Attempts) -> None:
-    """Close the connections of an attempt that a fault has ended: an open transaction would hold its locks."""
+    """Close the connections of a start that has ended, as the kernel does: an open transaction would hold its locks."""
     for connection in list(attempts.connections):
         connection.close()
 
 
 def main(harness: str, gate_path: str, function: str, at_once: int, last_batch: int, records: int) -> None:
-    gate = SessionGate(Path(gate_path), range(last_batch + 1))
+    # A query that keeps state also runs a batch without input after each that moves the watermark: twice as many.
+    gate = SessionGate(Path(gate_path), range(2 * (last_batch + 1)))
     gate.start()
     spark = callable_driver.session(_SETTINGS)
     spark.sparkContext.setLogLevel("OFF")  # each fault would log a long trace

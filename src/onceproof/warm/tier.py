@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import queue
-import socket
-import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-import psutil
+import psycopg
 
-from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.base.errors import EnvironmentProblem, HistoryError, OnceproofError
 from onceproof.base.masking import masked
 from onceproof.formats.feed import fed_records
 from onceproof.history.execution import Execution
@@ -31,13 +26,15 @@ from onceproof.scenario.model import DRIVER, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
-from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.owner import Owner
 from onceproof.stores.contract import store_of
 from onceproof.stores.kafka.read_back import collect_topics
 from onceproof.stores.postgres.compartments import Compartments
 from onceproof.stores.postgres.store import PostgresStore, tables_of
 from onceproof.warm import checkpoint
 from onceproof.warm.attempts import Strike
+from onceproof.warm.process import READY_S, SessionProcess, cpu_of
+from onceproof.warm.separation import checkpoint_problem, shared_value
 
 #: Points at which the session can end an attempt.
 POINTS = (
@@ -53,7 +50,6 @@ AT_ONCE = 8
 _LONGEST_ERROR = 2_000
 _READ_EVERY = 24
 """Schedules between two reads of the commits."""
-_READY_S = 180.0
 _SCHEDULE_S = 120.0
 
 
@@ -79,9 +75,19 @@ def unavailable(scenario: Scenario) -> str | None:
             return f"output {name} is {store_of(spec).about}: the session can separate only Postgres tables of many schedules"
         if "." in (spec.table or ""):
             return f"output {name} names a schema ({spec.table}): each schedule has a schema of its own"
-    if not any(word.startswith(f"--{callable_driver.CHECKPOINT}=") for word in pipeline.command):
-        return f"the callable has no argument {callable_driver.CHECKPOINT}: each schedule needs a checkpoint of its own"
-    return None
+    return checkpoint_problem(pipeline) or shared_value(pipeline)
+
+
+def records_per_batch(rows: int, chunks: int, partitions: int) -> int:
+    """The most records of a batch with which Spark makes at least as many batches as there are chunks; if it can, no more.
+
+    Spark divides the limit among the partitions. It rounds a share down, so that a batch may lack one record per partition,
+    but takes one record of each partition whose share is less. So there may be fewer batches if a partition has records, but
+    fewer than there are chunks.
+    """
+    limit = -(-rows // chunks) + partitions
+    most = limit + partitions - 1
+    return limit if (chunks - 1) * most < rows else max(1, rows // chunks)
 
 
 def _shown(error: str) -> str:
@@ -111,6 +117,8 @@ class Executed:
     """What it reached: seconds since ``wall_start``, point, batch, start."""
     instruments: frozenset[str] = frozenset()
     open_watermark: bool = False
+    gave_up: bool = False
+    """Whether the job failed too often in a row after a fault, as for the supervisor of an ordinary run."""
     failed: str | None = None
     """Why the harness could not execute it."""
 
@@ -155,7 +163,6 @@ class WarmTier:
         self._last_batch = last_batch
         self._at_once = at_once
         self._closing = ExitStack()
-        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._number = 0
         self.shared = MemoryTables()
         """The tables that all schedules have in common: the input, and the ledger of the feed."""
@@ -163,8 +170,7 @@ class WarmTier:
         self.versions: dict[str, Any] = {}
         self._stack: Stack
         self._places: Compartments
-        self._session: Service
-        self._connection: socket.socket
+        self._session: SessionProcess
         self._template: Path
         self._folder: Path
 
@@ -184,13 +190,15 @@ class WarmTier:
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time so far: ``session`` (JVM and Python), ``services`` (Kafka, Postgres, proxies)."""
-        services = [service for service in self._owner.services() if service is not self._session]
-        return {"session": _cpu([self._session]), "services": _cpu(services)}
+        session = self._session.service
+        return {
+            "session": cpu_of([session]),
+            "services": cpu_of(service for service in self._owner.services() if service is not session),
+        }
 
     def session_rss_mib(self) -> float:
         """Resident memory of the session: its Python and its JVM."""
-        processes = [process for process in self._session.members() if process.is_running()]
-        return float(sum(process.memory_info().rss for process in processes) / 2**20)
+        return self._session.rss_mib()
 
     def execute(self, schedules: Iterable[Sequence[Strike]]) -> Iterator[Executed]:
         """Execute schedules; each is yielded some time after it has ended, in any order. Raises `EnvironmentProblem`."""
@@ -211,7 +219,7 @@ class WarmTier:
                 answer = self._answer()
                 done.append((waiting.pop(answer["id"]), answer, time.monotonic()))
             if len(done) >= _READ_EVERY or (done and not waiting):
-                self._places.read()
+                self._read()
                 for sent, answer, ended in done:
                     yield self._executed(sent, answer, ended)
                 done.clear()
@@ -240,7 +248,7 @@ class WarmTier:
     def _start_session(self) -> None:
         execution, stack = self._execution, self._stack
         values = template_values(execution, stack)
-        here, gate = self._owner.scratch / "warm.sock", self._owner.scratch / "gate.sock"
+        gate = self._owner.scratch / "gate.sock"
         scratch = self._owner.scratch / "session"
         scratch.mkdir()
         assert stack.postgres is not None and stack.checkpoint_jar is not None
@@ -259,55 +267,20 @@ class WarmTier:
             secrets=pipeline.secrets,
             checkpoint=CheckpointFiles(stack.checkpoint_jar, gate),
         )
-        listener = self._closing.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(here))
-        listener.listen(1)
-        listener.settimeout(1.0)
+        self._session = SessionProcess(self._owner, scratch, execution.directory.logs / "session.log")
+        self._closing.callback(self._session.close)
         function = fill(pipeline.callable or "", values)
-        words = [
-            str(here),
-            str(gate),
-            function,
-            str(self._at_once),
-            str(self._last_batch),
-            str(self._records_per_batch()),
-        ]
-        self._session = self._owner.start(
-            "warm-session",
-            [sys.executable, "-m", "onceproof.warm.session", *words],
-            log=execution.directory.logs / "session.log",
-            env=environment,
-            cwd=scratch,
-        )
-        deadline = time.monotonic() + _READY_S
-        while True:
-            try:
-                self._connection = self._closing.enter_context(listener.accept()[0])
-                break
-            except TimeoutError:
-                if not self._session.is_running() or time.monotonic() > deadline:
-                    raise EnvironmentProblem(
-                        f"the warm session did not start:\n{self._session.log_tail()}",
-                        hint=f"its log: {self._session.log}",
-                    ) from None
-        self._connection.settimeout(None)
-        threading.Thread(target=self._listen, name="warm-answers", daemon=True).start()
-        self._answer()
-
-    def _records_per_batch(self) -> int:
-        """The limit of a batch with which the input makes exactly as many batches as it has chunks.
-
-        Spark divides the limit among the partitions and rounds down: each batch may lack one record per partition.
-        """
         (spec,) = self._scenario.input
-        rows = spec.rows or 0
-        return -(-rows // spec.chunks) + spec.partitions
+        records = records_per_batch(spec.rows or 0, spec.chunks, spec.partitions)
+        words = [str(gate), function, str(self._at_once), str(self._last_batch), str(records)]
+        self._session.start(words, environment)
+        self._answer()
 
     def _make_template(self) -> Path:
         """Run the query once on the empty topic; its plan of batch 0 is where every schedule begins."""
         sent = self._send((), fresh=True)
         answer = self._answer()
-        self._places.read()
+        self._read()
         self._executed(sent, answer, time.monotonic(), keep=True)
         if not answer.get("ended"):
             why = _shown(answer.get("failed") or "; ".join(answer["errors"]))
@@ -336,7 +309,7 @@ class WarmTier:
         root = self._folder / f"s{self._number:06d}"
         args, where = self._arguments(root, f"s{self._number:06d}")
         sent = _Sent(self._number, strikes, where, time.monotonic())
-        self._places.create(sent.name)
+        self._create(sent.name)
         if fresh:
             root.mkdir()
         else:
@@ -346,13 +319,34 @@ class WarmTier:
             "checkpoint": str(where),
             "args": args,
             "strikes": [{"batch": s.batch, "point": str(s.point), "attempt": s.attempt} for s in strikes],
+            "restarts": self._scenario.limits.restarts,
             "deadline_s": _SCHEDULE_S,
         }
         try:
-            self._connection.sendall(json.dumps(request).encode() + b"\n")
+            self._session.send(request)
         except OSError:
             raise self._died() from None
         return sent
+
+    def _create(self, name: str) -> None:
+        """Make the schedule's schema. Raises `Unavailable` if the statements that prepare it cannot be repeated there."""
+        try:
+            self._places.create(name)
+        except EnvironmentProblem as refused:
+            # An operational error is not about a statement: the server is gone, or has no room.
+            if isinstance(refused.__cause__, psycopg.OperationalError):
+                raise
+            why = _shown(str(refused.__cause__))
+            raise Unavailable(
+                f"pipeline.prepare.sql cannot be repeated in a schema of each schedule: {why}"
+            ) from refused
+
+    def _read(self) -> None:
+        """Read the commits of all schedules. Raises `Unavailable` for one that belongs to no schedule."""
+        try:
+            self._places.read()
+        except HistoryError as refused:
+            raise Unavailable(refused.message) from refused
 
     def _arguments(self, root: Path, name: str) -> tuple[Mapping[str, Any], Path]:
         """The callable's arguments for this schedule, and its checkpoint."""
@@ -365,7 +359,10 @@ class WarmTier:
 
     def _executed(self, sent: _Sent, answer: dict[str, Any], ended: float, *, keep: bool = False) -> Executed:
         tables, found = self._places.take(sent.name)
-        query = str(sent.checkpoint.relative_to(self._folder / sent.name))
+        root = self._folder / sent.name
+        # As in an ordinary run, whose root has a name.
+        below = sent.checkpoint.relative_to(root)
+        query = str(below) if below.parts else self._execution.directory.checkpoint.name
         events = answer.get("events", [])
         failed = _shown(answer["failed"]) if answer.get("failed") else None
         if failed is None:
@@ -386,33 +383,17 @@ class WarmTier:
             tuple((wall - sent.wall, point, batch, start) for wall, point, batch, start in events),
             frozenset(answer.get("instruments", ())),
             failed is None and checkpoint.open_watermark(sent.checkpoint),
+            bool(answer.get("gave_up")),
             failed,
         )
         if not keep:
-            checkpoint.remove(self._folder / sent.name)
+            checkpoint.remove(root)
         return executed
 
     # -- answers of the session -----------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        try:
-            for line in self._connection.makefile("r", encoding="utf-8"):
-                self._answers.put(json.loads(line))
-        except OSError:
-            pass
-        finally:
-            self._answers.put(None)
-
     def _answer(self) -> dict[str, Any]:
-        deadline = time.monotonic() + _READY_S + _SCHEDULE_S
-        while True:
-            try:
-                answer = self._answers.get(timeout=1.0)
-                break
-            except queue.Empty:
-                self._stack.check_health()
-                if time.monotonic() > deadline:
-                    raise EnvironmentProblem(f"the warm session does not answer:\n{self._session.log_tail()}") from None
+        answer = self._session.answer(READY_S + _SCHEDULE_S, self._stack.check_health)
         if answer is None:
             raise self._died()
         return answer
@@ -421,15 +402,3 @@ class WarmTier:
         return Unavailable(
             f"the warm session has ended: a job that ends its process cannot be warmed; its log: {self._session.log}"
         )
-
-
-def _cpu(services: Iterable[Service]) -> float:
-    total = 0.0
-    for service in services:
-        for process in service.members():
-            try:
-                times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-    return total

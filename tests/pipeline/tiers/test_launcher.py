@@ -10,15 +10,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline, read_events
 from onceproof.base.waiting import wait_until
+from onceproof.instruments.checkpoint_gate import CheckpointGate
 from onceproof.pipeline.tiers import kept, spark_home
 from onceproof.pipeline.tiers.launcher import CONNECTION_FILE, Launcher, Request, quick
+from onceproof.stack.processes.owner import Owner, Service
 
 #: Like Spark's scripts it becomes a process that has the main class among its words; and it prints how it was called.
 #: It chooses a collector, so that it is started again with the same words: a shell knows no other.
@@ -201,3 +205,43 @@ def test_which_jobs_cannot_be_kept(argv: tuple[str, ...], env: dict[str, str], w
     found = kept.cannot_be_kept(Request(argv, "/", env, 1, ()))
     assert (found is None) == (why is None)
     assert why is None or why in str(found)
+
+
+class WithoutJvms(Owner):
+    """Refuses to start a JVM, as for a program that may not be executed."""
+
+    def start(self, name: str, argv: Sequence[str | Path], **options: Any) -> Service:
+        if name.startswith("jvm-"):
+            raise EnvironmentProblem(f"cannot start {name}: Permission denied")
+        return super().start(name, argv, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(WithoutJvms, "cannot start jvm-1: Permission denied"), (Owner, "waiting for the driver's JVM")]
+)
+def test_a_jvm_to_keep_that_does_not_start_is_recorded_and_leaves_no_pipe(
+    kind: type[Owner], why: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_START_S", 0.3)
+    timeline = Timeline(tmp_path / "events.jsonl")
+    with kind() as owner:
+        driver = owner.start("driver", ["sleep", "60"], log=tmp_path / "driver.log")
+        keeper = kept.Keeper(
+            tmp_path,
+            owner,
+            CheckpointGate.__new__(CheckpointGate),  # nothing is killed, so no write is fenced
+            driver_of=lambda session: driver,
+            start_of_driver=lambda: 0,
+            log_of=lambda start: tmp_path / f"driver-{start}.log",
+        )
+        open_before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        answer, start = keeper.join(Request(("pyspark-shell",), str(tmp_path), dict(os.environ), os.getpid(), ()))
+        assert set(os.listdir("/proc/self/fd")) == open_before  # noqa: PTH208
+        assert answer == {"do": "scripts"}
+        assert (start.start, start.tier, start.how) == (0, "real", "scripts") and why in str(start.why)
+        launcher = Launcher(tmp_path / "jvm", timeline, start_of_driver=lambda: 0, keeper=keeper)
+        launcher.start()
+        assert Job(launcher, tmp_path).submit("pyspark-shell")[0] == "scripts unset  pyspark-shell"
+        assert [one.how for one in launcher.starts] == ["scripts"] and launcher.starts[0].why is not None
+        launcher.close()
+    timeline.close()

@@ -107,8 +107,12 @@ class Keeper:
             if self._take_over(request, driver):
                 jvm, how = self._jvm, JvmStart(start, "kept", "kept")
             else:
-                jvm, how = self._start(request, driver), JvmStart(start, "real", "scripts", self._why)
-                self._why = None
+                try:
+                    jvm = self._start(request, driver)
+                except (EnvironmentProblem, WaitTimeout) as failed:  # the job then starts one itself
+                    self._why = None
+                    return {"do": "scripts"}, JvmStart(start, "real", "scripts", f"no JVM to keep: {failed.message}")
+                how, self._why = JvmStart(start, "real", "scripts", self._why), None
             assert jvm is not None
             return {"do": "join", "port": jvm.port, "secret": jvm.secret}, how
 
@@ -192,35 +196,42 @@ class Keeper:
         return True
 
     def _start(self, request: Request, driver: Service) -> _Jvm:
-        """Start a JVM by Spark's own scripts. Raises `OSError` if it does not start; the job then runs them itself."""
+        """Start a JVM by Spark's own scripts. Raises `EnvironmentProblem` or `WaitTimeout` if it does not start."""
         self._number += 1
         file = self._folder / f"jvm-{self._number}"
+        process: Service | None = None
         with _pipe() as (read, write):
-            process = self._owner.start(
-                f"jvm-{self._number}",
-                [spark_home.pyspark() / spark_home.SUBMIT, *request.argv],
-                log=driver.log,
-                env={**request.env, CONNECTION_FILE: str(file)},
-                cwd=Path(request.cwd),
-                stdin=read,
-            )
-            driver.adopt(process)
-
-            def abandon() -> None:
-                if not (process.is_running() and driver.is_running()):
-                    raise EnvironmentProblem("the JVM or its driver has ended")
-
             try:
-                wait_until("the driver's JVM", file.is_file, deadline_s=_START_S, abandon=abandon)
-            except (EnvironmentProblem, WaitTimeout) as failed:
-                driver.release(process)
-                process.kill()
+                process = self._owner.start(
+                    f"jvm-{self._number}",
+                    [spark_home.pyspark() / spark_home.SUBMIT, *request.argv],
+                    log=driver.log,
+                    env={**request.env, CONNECTION_FILE: str(file)},
+                    cwd=Path(request.cwd),
+                    stdin=read,
+                )
+                driver.adopt(process)
+                port, secret = self._connection_of(process, driver, file)
+            except BaseException:
                 os.close(write)
-                raise OSError(str(failed)) from failed
-        port, secret = struct.unpack(">i", (sent := file.read_bytes())[:4])[0], sent[8:].decode()
-        file.unlink()
+                if process is not None:
+                    driver.release(process)
+                    process.kill()
+                raise
         self._jvm = _Jvm(process, request, port, secret, write, request.pid)
         return self._jvm
+
+    def _connection_of(self, jvm: Service, driver: Service, file: Path) -> tuple[int, str]:
+        """The port and the secret that the JVM writes to ``file``. Raises `EnvironmentProblem` or `WaitTimeout`."""
+
+        def abandon() -> None:
+            if not (jvm.is_running() and driver.is_running()):
+                raise EnvironmentProblem("the JVM or its driver has ended")
+
+        wait_until("the driver's JVM", file.is_file, deadline_s=_START_S, abandon=abandon)
+        sent = file.read_bytes()
+        file.unlink()
+        return struct.unpack(">i", sent[:4])[0], sent[8:].decode()
 
     def _end(self) -> None:
         jvm, self._jvm = self._jvm, None

@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-#: The harness may have to start a JVM before it answers.
-_ANSWER_S = 120.0
+#: The harness may have to start a JVM before it answers. It gives up on that JVM sooner, and then says why.
+_ANSWER_S = 180.0
 _FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """PySpark's variable with the path of the file that it waits for."""
 
