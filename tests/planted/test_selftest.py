@@ -81,6 +81,22 @@ def test_a_finding_without_the_fault_is_vacuous_only_if_it_is_the_same() -> None
     assert match.vacuity(BUG, verdict(Outcome.HELD), "run").passed
     other = match.vacuity(BUG, verdict(Outcome.VIOLATED, ("duplicate", {"flights/2": 7})), "run")
     assert other.passed and other.why == "violated: duplicate"
+    in_another_batch = verdict(Outcome.VIOLATED, ("commit-ahead-of-effect", {"flights/3": 7}))
+    assert match.vacuity(BUG, in_another_batch, "run").passed
+
+
+def test_a_finding_without_the_fault_that_no_batch_sets_apart_is_the_same() -> None:
+    of_consumers = catalogue.read()["ack-lost-duplicates"]
+    assert of_consumers.batches == []
+    same = match.vacuity(of_consumers, verdict(Outcome.VIOLATED, ("duplicate", {})), "run")
+    assert not same.passed and same.why == "shows the same without the fault: duplicate 1 in no known batch"
+    assert match.vacuity(of_consumers, verdict(Outcome.VIOLATED, ("lost-write", {})), "run").passed
+    in_no_batch = verdict(
+        Outcome.VIOLATED, ("commit-ahead-of-effect", {"flights/3": 7}), ("commit-ahead-of-effect", {})
+    )
+    assert not match.vacuity(BUG, in_no_batch, "run").passed
+    allowed = verdict(Outcome.HELD, ("duplicate", {}), allowed="by the claim")
+    assert match.vacuity(of_consumers, allowed, "run").passed
 
 
 def test_a_remedy_is_held_and_every_fault_hits() -> None:
