@@ -12,7 +12,7 @@ whether it was written, and only as long as the checkpoint is the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -64,14 +64,30 @@ class Checkpoint:
         """The offset ranges of ``batch``. Raises `CheckpointUnreadable`."""
         end = self._planned(batch)
         start = self._planned(batch - 1) if batch > 0 else [None] * len(end)
-        merged: Vector = {}
+        starts: list[Vector] = []
         for source, offsets in enumerate(start):
             # A source without an offset yet ("-") begins where it was first resolved, before batch 0. A stream that the query
             # reads twice (a self-join) is one source with two lines; its start is stored under the number of the first line.
             if offsets is None and end[source] in end[:source] and not self._files.exists(f"sources/{source}/0"):
                 continue
-            merged.update(offsets if offsets is not None else self._initial(source))
-        return Ranges(batch, merged, {topic: ends for offsets in end if offsets for topic, ends in offsets.items()})
+            starts.append(offsets if offsets is not None else self._initial(source))
+        ends = [offsets for offsets in end if offsets is not None]
+        return Ranges(batch, self._merged(starts, f"batch {batch} begins"), self._merged(ends, f"batch {batch} ends"))
+
+    def _merged(self, sources: Iterable[Vector], what: str) -> Vector:
+        """The offsets of all sources. Several may read one topic; a partition that two of them read has one offset."""
+        merged: Vector = {}
+        for source in sources:
+            for topic, offsets in source.items():
+                known = merged.setdefault(topic, {})
+                for partition, offset in offsets.items():
+                    if known.setdefault(partition, offset) != offset:
+                        raise CheckpointUnreadable(
+                            f"two sources of the query read {topic}/{partition}, and {what} at offset {known[partition]} "
+                            f"of it for one and {offset} for the other ({self._files.path('offsets')})",
+                            hint="read the topic with one readStream and use its DataFrame twice, with a new checkpoint",
+                        )
+        return merged
 
     def _planned(self, batch: int) -> list[Vector | None]:
         version, _metadata, *sources = self._files.text(f"offsets/{batch}").splitlines()

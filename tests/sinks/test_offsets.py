@@ -47,6 +47,37 @@ def test_a_stream_that_is_joined_with_itself_has_one_start(tmp_path: Path) -> No
     assert Checkpoint(tmp_path).ranges(0) == Ranges(0, {"till": {"0": 2}}, {"till": {"0": 7}})
 
 
+def test_sources_that_share_a_topic_keep_all_its_partitions(tmp_path: Path) -> None:
+    """As with ``assign``: each source reads another partition of the topic."""
+    initial(tmp_path, 0, {"t": {"0": 2}})
+    initial(tmp_path, 1, {"t": {"1": 3}})
+    plan(tmp_path, 0, {"t": {"0": 7}}, {"t": {"1": 8}})
+    plan(tmp_path, 1, {"t": {"0": 9}}, {"t": {"1": 8}})
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.ranges(0) == Ranges(0, {"t": {"0": 2, "1": 3}}, {"t": {"0": 7, "1": 8}})
+    assert checkpoint.ranges(1) == Ranges(1, {"t": {"0": 7, "1": 8}}, {"t": {"0": 9, "1": 8}})
+
+
+def test_sources_that_read_a_partition_up_to_different_offsets_are_refused(tmp_path: Path) -> None:
+    """One number per partition cannot record what both have read."""
+    plan(tmp_path, 0, {"t": {"0": 7}}, {"t": {"0": 7}})
+    plan(tmp_path, 1, {"t": {"0": 9}}, {"t": {"0": 8}})
+    plan(tmp_path, 2, {"t": {"0": 9}}, {"t": {"0": 9}})
+    for number, where in ((1, "ends"), (2, "begins")):
+        with pytest.raises(
+            CheckpointUnreadable, match=rf"read t/0, and batch {number} {where} at offset 9 of it for one and 8 for"
+        ):
+            Checkpoint(tmp_path).ranges(number)
+
+
+def test_sources_that_begin_at_different_offsets_of_a_partition_are_refused(tmp_path: Path) -> None:
+    initial(tmp_path, 0, {"t": {"0": 0}})
+    initial(tmp_path, 1, {"t": {"0": 5}})
+    plan(tmp_path, 0, {"t": {"0": 7}}, {"t": {"0": 7}})
+    with pytest.raises(CheckpointUnreadable, match="batch 0 begins at offset 0 of it for one and 5 for the other"):
+        Checkpoint(tmp_path).ranges(0)
+
+
 def test_query_id_comes_from_the_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"0a1b"}')
     assert Checkpoint(tmp_path).query_id() == "0a1b"
