@@ -40,7 +40,8 @@ class KafkaTransactional:
     ``config`` overrides settings of librdkafka (security, for example).
 
     Assumes the same as `onceproof.sinks.postgres.PostgresAppend`: Kafka sources, synchronous micro-batches, the same
-    rows in the same order on each replay, and a batch that fits into the driver's memory.
+    rows in the same order on each replay, a batch that fits into the driver's memory, and for a stateful query its checkpoint
+    (``rebuilds_state`` is described there too).
 
     Guarantees to readers with ``isolation.level=read_committed``: each batch is visible completely or not at all, and once. A
     replayed batch is skipped; a batch that does not begin where progress ends raises `OffsetGap`; an older driver is
@@ -57,6 +58,7 @@ class KafkaTransactional:
         pipeline: str,
         progress_topic: str,
         checkpoint: str | Path,
+        rebuilds_state: bool = False,
         key: str | None = None,
         value: Sequence[str] | None = None,
         transaction_timeout_s: float = 60.0,
@@ -68,6 +70,7 @@ class KafkaTransactional:
         self._pipeline = pipeline
         self._progress_topic = progress_topic
         self._checkpoint = Checkpoint(checkpoint)
+        self._rebuilds_state = rebuilds_state
         self._query_id = ""
         self._key = key
         self._value = value
@@ -101,7 +104,7 @@ class KafkaTransactional:
             # then is the progress that is read below final.
             producer.init_transactions(self._timeout_s)
             recorded = self._recorded()
-            if decide(recorded, ranges, query_id) == "skip":
+            if decide(recorded, ranges, query_id, rebuilds_state=self._rebuilds_state) == "skip":
                 self._report("skipped", batch_id)
                 return False
             progress = Progress(query_id, batch_id, advanced(recorded, ranges))

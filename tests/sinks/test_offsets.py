@@ -99,11 +99,12 @@ def test_an_unreadable_checkpoint_is_reported_with_its_file(tmp_path: Path) -> N
 QUERY = "11111111-2222"
 
 
-def batch(number: int, **spans: tuple[int, int]) -> Ranges:
+def batch(number: int, *, stateful: bool = False, **spans: tuple[int, int]) -> Ranges:
     return Ranges(
         number,
         {"t": {p[1:]: start for p, (start, _) in spans.items()}},
         {"t": {p[1:]: end for p, (_, end) in spans.items()}},
+        stateful,
     )
 
 
@@ -164,8 +165,64 @@ def test_a_batch_without_input_is_decided_by_its_id(recorded_batch: int, decisio
     assert decide(progress({"t": {"0": 9, "1": 4}}, batch_id=recorded_batch), empty, QUERY) == decision
 
 
-def test_a_batch_without_input_below_progress_is_skipped() -> None:
-    assert decide(progress({"t": {"0": 12}}, batch_id=1), batch(4, p0=(9, 9)), "another") == "skip"
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        # new data, with the windows that the former checkpoint had already emitted
+        batch(1, stateful=True, p0=(100, 120)),
+        # old data in other batches: the second emits windows that the former checkpoint never emitted
+        batch(1, stateful=True, p0=(50, 100)),
+        batch(0, stateful=True, p0=(0, 50)),
+        # the same, by a batch without input
+        batch(4, stateful=True, p0=(100, 100)),
+        batch(4, stateful=True, p0=(50, 50)),
+        batch(0, stateful=True, p0=(100, 100)),
+    ],
+)
+def test_a_stateful_query_with_another_checkpoint_is_refused(ranges: Ranges) -> None:
+    recorded = progress({"t": {"0": 100}}, batch_id=0)
+    with pytest.raises(
+        OffsetGap,
+        match=rf"batch {ranges.batch} comes from state, .*\(query another\) is not .*\(query {QUERY}, batch 0\)",
+    ):
+        decide(recorded, ranges, "another")
+
+
+def test_a_stateful_query_is_decided_as_any_other_while_its_checkpoint_is_the_same() -> None:
+    recorded = progress({"t": {"0": 100}}, batch_id=3)
+    assert decide(None, batch(0, stateful=True, p0=(0, 50)), QUERY) == "write"
+    assert decide(recorded, batch(3, stateful=True, p0=(50, 100)), QUERY) == "skip"
+    assert decide(recorded, batch(4, stateful=True, p0=(100, 120)), QUERY) == "write"
+    assert decide(recorded, batch(4, stateful=True, p0=(100, 100)), QUERY) == "write"
+
+
+def test_a_restored_checkpoint_with_other_batches_is_refused_if_the_query_is_stateful() -> None:
+    """It is older than the progress. Batch 4 covers input of recorded batch 3, and emits what another batch would have."""
+    recorded = progress({"t": {"0": 100}}, batch_id=3)
+    with pytest.raises(OffsetGap, match="batch 4 comes from state, and its input was written by batch 3"):
+        decide(recorded, batch(4, stateful=True, p0=(50, 100)), QUERY)
+    assert decide(recorded, batch(4, p0=(50, 100)), QUERY) == "skip"
+
+
+def test_state_that_is_rebuilt_from_the_input_is_accepted_where_the_user_says_so() -> None:
+    recorded = progress({"t": {"0": 100}}, batch_id=0)
+    for ranges, decision in (
+        (batch(0, stateful=True, p0=(0, 50)), "skip"),
+        (batch(1, stateful=True, p0=(50, 100)), "skip"),
+        (batch(2, stateful=True, p0=(100, 100)), "skip"),
+        (batch(2, stateful=True, p0=(100, 120)), "write"),
+    ):
+        assert decide(recorded, ranges, "another", rebuilds_state=True) == decision
+    with pytest.raises(OffsetGap, match=r"t/0: batch \[90, 120\), recorded up to 100"):
+        decide(recorded, batch(2, stateful=True, p0=(90, 120)), "another", rebuilds_state=True)
+
+
+def test_a_checkpoint_with_state_is_that_of_a_stateful_query(tmp_path: Path) -> None:
+    initial(tmp_path, 0, {"t": {"0": 0}})
+    plan(tmp_path, 0, {"t": {"0": 7}})
+    assert not Checkpoint(tmp_path).ranges(0).stateful
+    (tmp_path / "state" / "0" / "0").mkdir(parents=True)
+    assert Checkpoint(tmp_path).ranges(0).stateful
 
 
 def test_an_empty_first_batch_of_a_new_checkpoint_is_skipped() -> None:
