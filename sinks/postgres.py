@@ -140,7 +140,7 @@ class PostgresAppend:
                     xid = self._record_progress(connection, progress)
                 self._reach("before-sink-commit", batch_id, xid=xid)
                 self._commit(connection, batch_id)
-        except (psycopg.Error, SinkError) as error:
+        except Exception as error:
             self._report("attempt-failed", batch_id, **_described(error))
             raise
         self._report("committed", batch_id, xid=xid)
