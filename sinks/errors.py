@@ -10,7 +10,10 @@ class SinkError(OnceproofError):
 
 
 class OffsetGap(SinkError):
-    """The batch does not begin where recorded progress ends: writing it would lose or repeat records."""
+    """The batch does not begin where recorded progress ends, or comes from state that does not belong to it.
+
+    Writing or skipping it could lose or repeat records.
+    """
 
 
 class Fenced(SinkError):

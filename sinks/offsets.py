@@ -7,12 +7,15 @@ alone proves nothing: after a checkpoint is deleted, batch 0 comes again with ot
 Offsets alone do not decide either: after the watermark has moved, Spark runs a batch without input
 (``spark.sql.streaming.noDataMicroBatches.enabled``), which emits the closed windows. Its ranges are empty, so only its id shows
 whether it was written, and only as long as the checkpoint is the same.
+
+The same holds for every batch of a stateful query: which windows it closes depends on the batches before it. Another checkpoint
+means other batches, and state that was rebuilt. Such a query is refused, unless the user knows that no row comes from a watermark.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +36,8 @@ class Ranges:
     batch: int
     start: Vector
     end: Vector
+    stateful: bool = False
+    """Whether the query keeps state, so that the rows of the batch may come from the input of earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +66,41 @@ class Checkpoint:
         return str(json.loads(self._files.text("metadata"))["id"])
 
     def ranges(self, batch: int) -> Ranges:
-        """The offset ranges of ``batch``. Raises `CheckpointUnreadable`."""
+        """The offset ranges of ``batch``. Raises `CheckpointUnreadable`.
+
+        Call it after the batch has run: the first batch of a stateful query makes the folder that shows that it is stateful.
+        """
         end = self._planned(batch)
         start = self._planned(batch - 1) if batch > 0 else [None] * len(end)
-        merged: Vector = {}
+        starts: list[Vector] = []
         for source, offsets in enumerate(start):
             # A source without an offset yet ("-") begins where it was first resolved, before batch 0. A stream that the query
             # reads twice (a self-join) is one source with two lines; its start is stored under the number of the first line.
             if offsets is None and end[source] in end[:source] and not self._files.exists(f"sources/{source}/0"):
                 continue
-            merged.update(offsets if offsets is not None else self._initial(source))
-        return Ranges(batch, merged, {topic: ends for offsets in end if offsets for topic, ends in offsets.items()})
+            starts.append(offsets if offsets is not None else self._initial(source))
+        ends = [offsets for offsets in end if offsets is not None]
+        return Ranges(
+            batch,
+            self._merged(starts, f"batch {batch} begins"),
+            self._merged(ends, f"batch {batch} ends"),
+            self._files.exists("state"),
+        )
+
+    def _merged(self, sources: Iterable[Vector], what: str) -> Vector:
+        """The offsets of all sources. Several may read one topic; a partition that two of them read has one offset."""
+        merged: Vector = {}
+        for source in sources:
+            for topic, offsets in source.items():
+                known = merged.setdefault(topic, {})
+                for partition, offset in offsets.items():
+                    if known.setdefault(partition, offset) != offset:
+                        raise CheckpointUnreadable(
+                            f"two sources of the query read {topic}/{partition}, and {what} at offset {known[partition]} "
+                            f"of it for one and {offset} for the other ({self._files.path('offsets')})",
+                            hint="read the topic with one readStream and use its DataFrame twice, with a new checkpoint",
+                        )
+        return merged
 
     def _planned(self, batch: int) -> list[Vector | None]:
         version, _metadata, *sources = self._files.text(f"offsets/{batch}").splitlines()
@@ -102,11 +131,13 @@ class Checkpoint:
             )
 
 
-def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision:
+def decide(recorded: Progress | None, ranges: Ranges, query_id: str, *, rebuilds_state: bool = False) -> Decision:
     """Whether to write or skip the batch: it must begin exactly where ``recorded`` progress ends.
 
     ``recorded`` is None for a pipeline without recorded progress: only batch 0 may be written then, so that a lost progress
-    record is not taken for a new pipeline. ``query_id`` is that of the checkpoint. Raises `OffsetGap`.
+    record is not taken for a new pipeline. ``query_id`` is that of the checkpoint. A stateful query must have the checkpoint of
+    the progress, unless ``rebuilds_state``: then its rows depend on nothing but the input up to their batch, and a batch
+    without input has none. Raises `OffsetGap`.
     """
     if recorded is None:
         if ranges.batch == 0:
@@ -115,11 +146,24 @@ def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision
             f"batch {ranges.batch} follows earlier batches, but no progress of this pipeline is recorded",
             hint="restore the pipeline's former name or its progress record; if that is impossible, start with a new checkpoint",
         )
+    by_state = ranges.stateful and not rebuilds_state
+    if by_state and recorded.query_id != query_id:
+        raise OffsetGap(
+            f"batch {ranges.batch} comes from state, and this checkpoint (query {query_id}) is not that of recorded progress "
+            f"(query {recorded.query_id}, batch {recorded.batch_id}): it is unknown which rows from state were written",
+            hint=_STATE_IS_LOST,
+        )
     partitions = [(topic, partition) for topic, ends in ranges.end.items() for partition in ends]
     done = {tp: _done(recorded.offsets, ranges, *tp) for tp in partitions}
     if all(_start(ranges, t, p) == ranges.end[t][p] == done[t, p] for t, p in partitions):
-        return _decide_without_data(recorded, ranges, query_id)
+        return "skip" if rebuilds_state else _decide_without_data(recorded, ranges, query_id)
     if all(done[t, p] >= ranges.end[t][p] for t, p in partitions):
+        if by_state and ranges.batch > recorded.batch_id:
+            raise OffsetGap(
+                f"batch {ranges.batch} comes from state, and its input was written by batch {recorded.batch_id} or earlier: "
+                "the batches were other ones then, and it is unknown which rows from state were written",
+                hint=_STATE_IS_LOST,
+            )
         return "skip"
     wrong = [(t, p) for t, p in partitions if done[t, p] != _start(ranges, t, p)]
     if not wrong:
@@ -131,6 +175,12 @@ def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision
         f"batch {ranges.batch} does not begin where recorded progress ends ({places})",
         hint="the checkpoint and the recorded progress do not belong together; restore the one that was changed",
     )
+
+
+_STATE_IS_LOST = (
+    "restore the checkpoint that belongs to the progress, or start with a new pipeline name and output; if no row depends "
+    "on a watermark or a timeout, the sink's rebuilds_state=True accepts state that is rebuilt from the input"
+)
 
 
 def _decide_without_data(recorded: Progress, ranges: Ranges, query_id: str) -> Decision:

@@ -66,6 +66,11 @@ class PostgresAppend:
     (``minPartitions`` unset, ``spark.sql.adaptive.streaming.stateless.enabled=false``). A batch must fit into the
     driver's memory.
 
+    A stateful query must keep its checkpoint: with another one than that of the recorded progress, each batch raises `OffsetGap`,
+    because the rows that state emits when the watermark moves depend on the former batches. ``rebuilds_state`` accepts another
+    one. Use it only if each row is emitted by the batch that reads its input (update mode, deduplication or inner joins; no
+    windows in append mode, outer joins or timeouts), no record comes too late, and the query then reads the input from its start.
+
     Guarantees: every row of a batch is committed together with the batch's end offsets or not at all; a replayed batch
     is skipped; an older start of the pipeline (a zombie driver) is fenced and raises `Fenced`; a batch that does not
     begin where progress ends raises `OffsetGap`; a COMMIT without an answer raises `CommitUnknown`, which ends the query
@@ -79,6 +84,7 @@ class PostgresAppend:
         *,
         pipeline: str,
         checkpoint: str | Path,
+        rebuilds_state: bool = False,
         progress_table: str = "onceproof_progress",
         connect_timeout_s: int = 10,
         lock_timeout_s: float = 30.0,
@@ -92,6 +98,7 @@ class PostgresAppend:
         self._progress = sql.Identifier(*progress_table.split("."))
         self._pipeline = pipeline
         self._checkpoint = Checkpoint(checkpoint)
+        self._rebuilds_state = rebuilds_state
         self._query_id = ""
         self._options: dict[str, Any] = {
             "connect_timeout": connect_timeout_s,
@@ -125,7 +132,7 @@ class PostgresAppend:
             with closing(self._connect()) as connection:
                 with cut_after(connection, self._write_timeout_s):
                     recorded = self._lock_progress(connection)
-                    if decide(recorded, ranges, self._query_id) == "skip":
+                    if decide(recorded, ranges, self._query_id, rebuilds_state=self._rebuilds_state) == "skip":
                         self._report("skipped", batch_id)
                         return False
                     self._put(connection, rows)
@@ -133,7 +140,7 @@ class PostgresAppend:
                     xid = self._record_progress(connection, progress)
                 self._reach("before-sink-commit", batch_id, xid=xid)
                 self._commit(connection, batch_id)
-        except (psycopg.Error, SinkError) as error:
+        except Exception as error:
             self._report("attempt-failed", batch_id, **_described(error))
             raise
         self._report("committed", batch_id, xid=xid)

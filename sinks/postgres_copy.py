@@ -33,7 +33,9 @@ def copy_rows(
     # Each value in quotes and each NULL without: Postgres reads an unquoted empty field as NULL, and "" as empty text.
     options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
     columns = sql.SQL(", ").join(map(sql.Identifier, schema.names))
-    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(table, columns) + sql.SQL(" (FORMAT csv)" if plain else "")
+    # Arrow writes UTF-8, whatever the connection's encoding. Row by row, psycopg encodes.
+    how = sql.SQL(" (FORMAT csv, ENCODING 'UTF8')" if plain else "")
+    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(table, columns) + how
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         for batch in batches:
             rows += batch.num_rows

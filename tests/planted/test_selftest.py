@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
-from onceproof.planted import catalogue, match, results, table
+from onceproof.planted import catalogue, match, mutants, results, table
 from onceproof.planted.catalogue import Bug
 from onceproof.planted.results import Attempt, BugResult
 from onceproof.scenario_files.load import LoadedScenario
@@ -81,6 +82,22 @@ def test_a_finding_without_the_fault_is_vacuous_only_if_it_is_the_same() -> None
     assert match.vacuity(BUG, verdict(Outcome.HELD), "run").passed
     other = match.vacuity(BUG, verdict(Outcome.VIOLATED, ("duplicate", {"flights/2": 7})), "run")
     assert other.passed and other.why == "violated: duplicate"
+    in_another_batch = verdict(Outcome.VIOLATED, ("commit-ahead-of-effect", {"flights/3": 7}))
+    assert match.vacuity(BUG, in_another_batch, "run").passed
+
+
+def test_a_finding_without_the_fault_that_no_batch_sets_apart_is_the_same() -> None:
+    of_consumers = catalogue.read()["ack-lost-duplicates"]
+    assert of_consumers.batches == []
+    same = match.vacuity(of_consumers, verdict(Outcome.VIOLATED, ("duplicate", {})), "run")
+    assert not same.passed and same.why == "shows the same without the fault: duplicate 1 in no known batch"
+    assert match.vacuity(of_consumers, verdict(Outcome.VIOLATED, ("lost-write", {})), "run").passed
+    in_no_batch = verdict(
+        Outcome.VIOLATED, ("commit-ahead-of-effect", {"flights/3": 7}), ("commit-ahead-of-effect", {})
+    )
+    assert not match.vacuity(BUG, in_no_batch, "run").passed
+    allowed = verdict(Outcome.HELD, ("duplicate", {}), allowed="by the claim")
+    assert match.vacuity(of_consumers, allowed, "run").passed
 
 
 def test_a_remedy_is_held_and_every_fault_hits() -> None:
@@ -233,6 +250,25 @@ def test_wrong_input_is_refused_before_anything_runs(made: Made) -> None:
     code, output = command("--store", "stored.json", "naive-append")
     assert code == 2 and "stored.json does not hold results of a selftest: naive-append.named: Field required" in output
     assert not Path("onceproof-runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("kafka.py", "kafka.py holds 0 times the text 'gone'"),
+        ("gone.py", "cannot read the sinks' gone.py: No such file"),
+    ],
+)
+def test_a_mutant_that_does_not_fit_is_refused_before_anything_runs(
+    made: Made, calls: list[str], monkeypatch: pytest.MonkeyPatch, file: str, message: str
+) -> None:
+    known = mutants.mutants()
+    title = "kafka:transactional-id-random"
+    stale = {title: replace(known[title], file=file, old="gone")}
+    monkeypatch.setattr(mutants, "mutants", lambda: known | stale)
+    code, output = command("naive-append", "kafka-random-id")
+    assert code == 2 and f"mutant {title}: {message}" in " ".join(output.split())
+    assert calls == [] and not Path("onceproof-runs").exists()
 
 
 def test_the_cells_of_a_row() -> None:

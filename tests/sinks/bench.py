@@ -257,9 +257,13 @@ class Bench:
         self._failpoints = importlib.import_module(f"{target.package}.failpoints")
         self._errors = importlib.import_module(f"{target.package}.errors")
 
-    def checkpoint(self, *ends: int, start: int = 0, query: str | None = None) -> FakeCheckpoint:
+    def checkpoint(
+        self, *ends: int, start: int = 0, query: str | None = None, stateful: bool = False
+    ) -> FakeCheckpoint:
         """A checkpoint in which batch N ends at ``ends[N]``; a lost one begins again with another ``query`` id."""
         made = FakeCheckpoint(self._folder / uuid.uuid4().hex[:8], list(ends), start)
+        if stateful:
+            (made.folder / "state" / "0" / "0").mkdir(parents=True)
         if query is not None:
             (made.folder / "metadata").write_text(json.dumps({"id": query}))
         return made

@@ -168,6 +168,18 @@ def lost_checkpoint(bench: Bench) -> None:
     bench.shows(*range(8))
 
 
+def lost_checkpoint_with_state(bench: Bench) -> None:
+    """As `lost_checkpoint`, but the query closes windows: by what it reads, no batch shows whether its windows were written."""
+    bench.write(bench.checkpoint(5, 8, stateful=True), 0)
+    again = bench.checkpoint(5, 8, query="22222222-0000-0000-0000-000000000000", stateful=True)
+    bench.refused("OffsetGap", lambda: bench.write(again, 0))
+    bench.refused("OffsetGap", lambda: bench.write(again, 1))
+    bench.shows(*range(5))
+    assert not bench.write(again, 0, rebuilds_state=True)
+    assert bench.write(again, 1, rebuilds_state=True)
+    bench.shows(*range(8))
+
+
 def other_batch_boundaries(bench: Bench) -> None:
     bench.write(bench.checkpoint(5), 0)
     again = bench.checkpoint(8, query="22222222-0000-0000-0000-000000000000")
@@ -212,6 +224,7 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
     predecessor_that_never_ends,
     two_writers_in_the_middle,
     lost_checkpoint,
+    lost_checkpoint_with_state,
     other_batch_boundaries,
     gap,
     lost_progress,

@@ -47,6 +47,37 @@ def test_a_stream_that_is_joined_with_itself_has_one_start(tmp_path: Path) -> No
     assert Checkpoint(tmp_path).ranges(0) == Ranges(0, {"till": {"0": 2}}, {"till": {"0": 7}})
 
 
+def test_sources_that_share_a_topic_keep_all_its_partitions(tmp_path: Path) -> None:
+    """As with ``assign``: each source reads another partition of the topic."""
+    initial(tmp_path, 0, {"t": {"0": 2}})
+    initial(tmp_path, 1, {"t": {"1": 3}})
+    plan(tmp_path, 0, {"t": {"0": 7}}, {"t": {"1": 8}})
+    plan(tmp_path, 1, {"t": {"0": 9}}, {"t": {"1": 8}})
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.ranges(0) == Ranges(0, {"t": {"0": 2, "1": 3}}, {"t": {"0": 7, "1": 8}})
+    assert checkpoint.ranges(1) == Ranges(1, {"t": {"0": 7, "1": 8}}, {"t": {"0": 9, "1": 8}})
+
+
+def test_sources_that_read_a_partition_up_to_different_offsets_are_refused(tmp_path: Path) -> None:
+    """One number per partition cannot record what both have read."""
+    plan(tmp_path, 0, {"t": {"0": 7}}, {"t": {"0": 7}})
+    plan(tmp_path, 1, {"t": {"0": 9}}, {"t": {"0": 8}})
+    plan(tmp_path, 2, {"t": {"0": 9}}, {"t": {"0": 9}})
+    for number, where in ((1, "ends"), (2, "begins")):
+        with pytest.raises(
+            CheckpointUnreadable, match=rf"read t/0, and batch {number} {where} at offset 9 of it for one and 8 for"
+        ):
+            Checkpoint(tmp_path).ranges(number)
+
+
+def test_sources_that_begin_at_different_offsets_of_a_partition_are_refused(tmp_path: Path) -> None:
+    initial(tmp_path, 0, {"t": {"0": 0}})
+    initial(tmp_path, 1, {"t": {"0": 5}})
+    plan(tmp_path, 0, {"t": {"0": 7}}, {"t": {"0": 7}})
+    with pytest.raises(CheckpointUnreadable, match="batch 0 begins at offset 0 of it for one and 5 for the other"):
+        Checkpoint(tmp_path).ranges(0)
+
+
 def test_query_id_comes_from_the_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"0a1b"}')
     assert Checkpoint(tmp_path).query_id() == "0a1b"
@@ -68,11 +99,12 @@ def test_an_unreadable_checkpoint_is_reported_with_its_file(tmp_path: Path) -> N
 QUERY = "11111111-2222"
 
 
-def batch(number: int, **spans: tuple[int, int]) -> Ranges:
+def batch(number: int, *, stateful: bool = False, **spans: tuple[int, int]) -> Ranges:
     return Ranges(
         number,
         {"t": {p[1:]: start for p, (start, _) in spans.items()}},
         {"t": {p[1:]: end for p, (_, end) in spans.items()}},
+        stateful,
     )
 
 
@@ -133,8 +165,64 @@ def test_a_batch_without_input_is_decided_by_its_id(recorded_batch: int, decisio
     assert decide(progress({"t": {"0": 9, "1": 4}}, batch_id=recorded_batch), empty, QUERY) == decision
 
 
-def test_a_batch_without_input_below_progress_is_skipped() -> None:
-    assert decide(progress({"t": {"0": 12}}, batch_id=1), batch(4, p0=(9, 9)), "another") == "skip"
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        # new data, with the windows that the former checkpoint had already emitted
+        batch(1, stateful=True, p0=(100, 120)),
+        # old data in other batches: the second emits windows that the former checkpoint never emitted
+        batch(1, stateful=True, p0=(50, 100)),
+        batch(0, stateful=True, p0=(0, 50)),
+        # the same, by a batch without input
+        batch(4, stateful=True, p0=(100, 100)),
+        batch(4, stateful=True, p0=(50, 50)),
+        batch(0, stateful=True, p0=(100, 100)),
+    ],
+)
+def test_a_stateful_query_with_another_checkpoint_is_refused(ranges: Ranges) -> None:
+    recorded = progress({"t": {"0": 100}}, batch_id=0)
+    with pytest.raises(
+        OffsetGap,
+        match=rf"batch {ranges.batch} comes from state, .*\(query another\) is not .*\(query {QUERY}, batch 0\)",
+    ):
+        decide(recorded, ranges, "another")
+
+
+def test_a_stateful_query_is_decided_as_any_other_while_its_checkpoint_is_the_same() -> None:
+    recorded = progress({"t": {"0": 100}}, batch_id=3)
+    assert decide(None, batch(0, stateful=True, p0=(0, 50)), QUERY) == "write"
+    assert decide(recorded, batch(3, stateful=True, p0=(50, 100)), QUERY) == "skip"
+    assert decide(recorded, batch(4, stateful=True, p0=(100, 120)), QUERY) == "write"
+    assert decide(recorded, batch(4, stateful=True, p0=(100, 100)), QUERY) == "write"
+
+
+def test_a_restored_checkpoint_with_other_batches_is_refused_if_the_query_is_stateful() -> None:
+    """It is older than the progress. Batch 4 covers input of recorded batch 3, and emits what another batch would have."""
+    recorded = progress({"t": {"0": 100}}, batch_id=3)
+    with pytest.raises(OffsetGap, match="batch 4 comes from state, and its input was written by batch 3"):
+        decide(recorded, batch(4, stateful=True, p0=(50, 100)), QUERY)
+    assert decide(recorded, batch(4, p0=(50, 100)), QUERY) == "skip"
+
+
+def test_state_that_is_rebuilt_from_the_input_is_accepted_where_the_user_says_so() -> None:
+    recorded = progress({"t": {"0": 100}}, batch_id=0)
+    for ranges, decision in (
+        (batch(0, stateful=True, p0=(0, 50)), "skip"),
+        (batch(1, stateful=True, p0=(50, 100)), "skip"),
+        (batch(2, stateful=True, p0=(100, 100)), "skip"),
+        (batch(2, stateful=True, p0=(100, 120)), "write"),
+    ):
+        assert decide(recorded, ranges, "another", rebuilds_state=True) == decision
+    with pytest.raises(OffsetGap, match=r"t/0: batch \[90, 120\), recorded up to 100"):
+        decide(recorded, batch(2, stateful=True, p0=(90, 120)), "another", rebuilds_state=True)
+
+
+def test_a_checkpoint_with_state_is_that_of_a_stateful_query(tmp_path: Path) -> None:
+    initial(tmp_path, 0, {"t": {"0": 0}})
+    plan(tmp_path, 0, {"t": {"0": 7}})
+    assert not Checkpoint(tmp_path).ranges(0).stateful
+    (tmp_path / "state" / "0" / "0").mkdir(parents=True)
+    assert Checkpoint(tmp_path).ranges(0).stateful
 
 
 def test_an_empty_first_batch_of_a_new_checkpoint_is_skipped() -> None:

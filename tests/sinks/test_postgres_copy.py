@@ -6,15 +6,21 @@ import uuid
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
+from onceproof.sinks import failpoints
+from onceproof.sinks.postgres import PostgresAppend
 from onceproof.sinks.postgres_copy import copy_rows, tuples
 from onceproof.stack.embedded import EmbeddedStack
+
+from .conftest import FakeCheckpoint
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
 
@@ -72,3 +78,46 @@ def test_the_values_are_those_of_psycopg(
     assert written == len(values)
     assert stored(one) == stored(other)
     assert len(stored(one)) == len(values)
+
+
+@pytest.fixture(scope="module")
+def latin1(stack: EmbeddedStack) -> str:
+    """Where a database is whose encoding is not UTF-8."""
+    assert stack.postgres is not None
+    name = f"t{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(stack.postgres.harness_conninfo, autocommit=True) as maker:
+        maker.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'".encode())
+    return make_conninfo(stack.postgres.harness_conninfo, dbname=name)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+@pytest.mark.parametrize("row_by_row", [False, True])
+def test_text_is_stored_in_the_encoding_of_the_database(latin1: str, kind: pa.DataType, row_by_row: bool) -> None:
+    text = "caf\u00e9 \u00df"
+    rows = pa.table({"v": pa.array([text, "", None], kind), "n": [1, 2, 3]})
+    if row_by_row:  # as it is for a schema with a list
+        rows = rows.set_column(1, "n", pa.array([[1], [2], [3]]))
+    with psycopg.connect(latin1) as connection:
+        connection.execute(f"CREATE TEMPORARY TABLE texts (v text, n bigint{'[]' if row_by_row else ''})".encode())
+        copy_rows(connection, sql.Identifier("texts"), rows.schema, rows.to_batches())
+        stored = connection.execute("SELECT v, octet_length(v) FROM texts ORDER BY n").fetchall()
+    assert stored == [(text, len(text)), ("", 0), (None, None)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"), [([1], psycopg.errors.UntranslatableCharacter), ([[1]], UnicodeEncodeError)], ids=str
+)
+def test_text_that_the_database_cannot_store_fails_the_batch(
+    latin1: str, numbers: list[Any], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(failpoints, "report", lambda event, **_facts: events.append(event))
+    table = f"t{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(latin1) as connection:
+        connection.execute(f"CREATE TABLE {table} (v text, n bigint{'[]' * isinstance(numbers[0], list)})".encode())
+    sink = PostgresAppend(latin1, table, pipeline=table, checkpoint=FakeCheckpoint(tmp_path, [1]).folder)
+    with pytest.raises(error):
+        sink.write(pa.table({"v": ["\u20ac"], "n": numbers}), 0)
+    assert events == ["attempt-failed"]
+    with psycopg.connect(latin1) as connection:
+        assert connection.execute(f"SELECT * FROM {table}".encode()).fetchall() == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.planted.catalogue import Bug
 from onceproof.planted.results import Attempt
 
@@ -14,9 +14,9 @@ def attempt(bug: Bug, verdict: Verdict, run: str) -> Attempt:
 
 
 def vacuity(bug: Bug, verdict: Verdict, run: str) -> Attempt:
-    """The result of the broken scenario without any fault: it passes if it is judged, and the anomaly is not in the same batches."""
+    """The result of the broken scenario without any fault: it passes if it is judged, and does not show the same (`_shows_same`)."""
     judged = verdict.outcome in (Outcome.HELD, Outcome.VIOLATED)
-    missed = judged and not set(batches_of(verdict, bug.anomaly)) & set(bug.batches)
+    missed = judged and not _shows_same(bug, verdict)
     if not judged:
         why = f"it shows nothing without the fault: {verdict.word}: {next(iter(verdict.reasons), '')}".partition("\n")[
             0
@@ -57,8 +57,25 @@ def mismatches(bug: Bug, verdict: Verdict) -> list[str]:
 
 def batches_of(verdict: Verdict, anomaly: str) -> list[int]:
     """The batches to which the verdict attributes rows or records with this anomaly."""
-    keys = {key for found in verdict.findings if found.violates and found.anomaly == anomaly for key in found.batches}
-    return sorted({int(key.rpartition("/")[2]) for key in keys})
+    return sorted({batch for found in _findings(verdict, anomaly) for batch in _numbers(found)})
+
+
+def _shows_same(bug: Bug, verdict: Verdict) -> bool:
+    """Whether the verdict has the bug's anomaly in one of its batches.
+
+    Where the bug or a finding names no batch, nothing sets the two apart: then the anomaly alone is the same.
+    """
+    named = set(bug.batches)
+    found = [_numbers(each) for each in _findings(verdict, bug.anomaly)]
+    return any(not named or not numbers or named & numbers for numbers in found)
+
+
+def _findings(verdict: Verdict, anomaly: str) -> list[Finding]:
+    return [found for found in verdict.findings if found.violates and found.anomaly == anomaly]
+
+
+def _numbers(found: Finding) -> set[int]:
+    return {int(key.rpartition("/")[2]) for key in found.batches}
 
 
 def _unproven(bug: Bug, verdict: Verdict) -> list[str]:

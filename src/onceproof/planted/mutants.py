@@ -36,20 +36,30 @@ class Mutant:
         """``postgres-append:progress-row-not-locked``"""
         return f"{self.sink}:{self.name}"
 
-    def copy_sinks(self, target: Path, package: str = _PACKAGE) -> None:
-        """Make the folder ``target`` with the changed sinks, to be imported as ``package``.
+    def changed(self) -> str:
+        """The text of ``file`` with the change.
 
         Raises `UsageError` if ``old`` is not exactly once in ``file``: the sink has changed since.
         """
-        source = Path(str(files(_PACKAGE)))
-        text = (source / self.file).read_text(encoding="utf-8")
+        try:
+            text = (_source() / self.file).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"mutant {self.title}: cannot read the sinks' {self.file}: {error.strerror}",
+                hint=f"correct its file in {FILE}",
+            ) from None
         if (count := text.count(self.old)) != 1:
             raise UsageError(
                 f"mutant {self.title}: {self.file} holds {count} times the text {self.old.strip()!r}",
                 hint=f"adapt the mutant in {FILE}: its text must be in the file once",
             )
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        (target / self.file).write_text(text.replace(self.old, self.new), encoding="utf-8")
+        return text.replace(self.old, self.new)
+
+    def copy_sinks(self, target: Path, package: str = _PACKAGE) -> None:
+        """Make the folder ``target`` with the changed sinks, to be imported as ``package``. Raises `UsageError` as `changed` does."""
+        changed = self.changed()
+        shutil.copytree(_source(), target, ignore=shutil.ignore_patterns("__pycache__"))
+        (target / self.file).write_text(changed, encoding="utf-8")
         if package != _PACKAGE:
             for path in target.glob("*.py"):
                 path.write_text(path.read_text(encoding="utf-8").replace(_PACKAGE, package), encoding="utf-8")
@@ -66,6 +76,10 @@ class Mutant:
         return target
 
 
+def _source() -> Path:
+    return Path(str(files(_PACKAGE)))
+
+
 @cache
 def mutants() -> dict[str, Mutant]:
     """Title -> mutant, in the order of the file."""
@@ -75,7 +89,9 @@ def mutants() -> dict[str, Mutant]:
 
 
 def mutant_of(title: str) -> Mutant:
-    """The mutant ``SINK:NAME``. Raises `UsageError`."""
+    """The mutant ``SINK:NAME``. Raises `UsageError` if there is none, or if it no longer fits its sink."""
     if title not in mutants():
         raise UsageError(f"unknown mutant {title!r}; {suggest(title, list(mutants()))}", hint=f"they are in {FILE}")
-    return mutants()[title]
+    mutant = mutants()[title]
+    mutant.changed()  # fails now: later it would end a selftest in the middle
+    return mutant
