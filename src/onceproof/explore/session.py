@@ -164,7 +164,7 @@ class Session:
         if missing := set(self.result.plan.batch_numbers) - seen:
             raise Unavailable(
                 f"the query made no batch {min(missing)}: the session limits the batches of a Kafka source read by "
-                "spark.readStream"
+                "spark.readStream, and needs three records or more in each partition"
             )
         points = tuple(point for point in schedules.ORDER if point in reached)
         not_explored = {**self.result.plan.not_explored, **left_out}
