@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from onceproof.api.qualification import qualify
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, ServiceFailed, UsageError
+from onceproof.gate.baseline import HeldCells
+from onceproof.gate.session import Status, judged_qualification
+from onceproof.gate.settings import GateQualification
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import CellState
@@ -47,6 +51,15 @@ def test_cells_that_hold_are_repeated_at_other_batches(work: Callable[..., Any],
     assert " held 3/3" in matrix.as_text(result)
     (cell,) = [cell for cell in matrix.as_json(result)["cells"] if cell["name"] == "crash-driver-after-sink-commit"]
     assert (cell["tries"], len(cell["hits"])) == (3, 3)
+
+
+@pytest.mark.parametrize(("options", "tried"), [({}, 3), ({"tries": 1}, 1), ({"tries": 2}, 2)])
+def test_the_api_tries_each_cell_as_often_as_it_was_told(
+    runs: MadeUpRuns, tmp_path: Path, options: dict[str, int], tried: int
+) -> None:
+    result = qualify(PATH, budget="2h", runs_dir=tmp_path, fresh_stack=True, **options)
+    assert {len(set(cell.hits)) for cell in result.cells if cell.exercised} == {tried}
+    assert f" held {tried}/{tried}" in matrix.as_text(result) or tried == 1
 
 
 def test_repetitions_use_what_is_left_of_the_budget(work: Callable[..., Any], runs: MadeUpRuns) -> None:
@@ -243,8 +256,10 @@ def again_runs(result: Any, name: str) -> list[str]:
 def test_a_run_that_did_not_drain_leaves_every_promise_in_doubt(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     runs.stuck = {2}
     result = work()
+    row = judged_qualification(GateQualification(path="job.yaml"), result, HeldCells.of(result))
+    assert row.status is Status.INCONCLUSIVE and "did not drain" in row.why
     assert (result.outcome, result.strongest.delivery, result.strongest.others) == (Outcome.INCONCLUSIVE, None, {})
-    assert "did not drain" in result.strongest.doubts[0]
+    assert "did not drain" in result.strongest.doubts[0] and result.unclear == tuple(result.strongest.doubts)
     assert matrix.statement(result).endswith("Whether a delivery promise held is in doubt")
 
 
@@ -284,6 +299,57 @@ def test_cells_whose_shared_run_the_budget_cut_off_are_not_reached(work: Callabl
     assert result.strongest is None and result.outcome is Outcome.INCONCLUSIVE
     runs.slow, runs.cut = {}, set()
     assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
+
+
+def test_a_run_that_the_budget_cut_off_does_not_spoil_the_rest(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.stuck, runs.slow = {2}, {2: 600.0}  # its cells held as far as it went
+    result = work()
+    assert len(runs.files) == 2 and len(result.progress.decided) == 1, "the run without faults"
+    assert (result.outcome, result.unclear) == (Outcome.INCONCLUSIVE, ())
+    assert not any(cell.exercised for cell in result.cells)
+    runs.slow, runs.stuck = {}, set()
+    again = work(directory_to_continue=result.directory.path)
+    assert (again.outcome, again.unclear, again.strongest.doubts) == (Outcome.HELD, (), [])
+
+
+def test_a_repetition_that_the_budget_cut_off_is_not_counted_as_a_hit(
+    work: Callable[..., Any], runs: MadeUpRuns
+) -> None:
+    once = work(budget_s=7200)
+    runs.files.clear()
+    number = once.progress.steps + 1
+    runs.stuck, runs.slow = {number}, {number: 7200.0}
+    result = work(budget_s=7200, tries=2)
+    struck = [cell for cell in result.cells if cell.tries == 2]
+    assert struck and {cell.counted for cell in struck} == {"1/2"}
+    assert {cell.why for cell in struck} == {None} and result.outcome is Outcome.HELD
+    runs.slow, runs.stuck = {}, set()
+    again = work(budget_s=7200, tries=2, directory_to_continue=result.directory.path)
+    reached = [cell for cell in again.cells if cell.exercised]
+    assert {len(set(cell.hits)) for cell in reached} == {2} == {len(cell.hits) for cell in reached}
+    assert again.outcome is Outcome.HELD
+
+
+def test_a_violation_of_a_run_that_the_budget_cut_off_remains(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.stuck = runs.violated = {2}
+    runs.slow = {2: 600.0}
+    result = work()
+    assert result.outcome is Outcome.VIOLATED and len(result.progress.decided) == 2
+    runs.slow = {}
+    assert work(directory_to_continue=result.directory.path).outcome is Outcome.VIOLATED
+
+
+def test_a_repetition_that_failed_is_counted_and_has_no_run_directory(
+    work: Callable[..., Any], runs: MadeUpRuns
+) -> None:
+    once = work(budget_s=7200)
+    runs.files.clear()
+    runs.raising = {once.progress.steps + 1: ServiceFailed("kafka died")}
+    result = work(budget_s=7200, tries=2)
+    (failed,) = {cell.failed for cell in result.cells if cell.counted == "2/3"}
+    cells = [cell for cell in matrix.as_json(result)["cells"] if cell["tries"] == 3]
+    assert failed == 1 and cells and all(Path(run).is_dir() for cell in cells for run in cell["runs"])
+    assert Directory.open(result.directory.path)[1] == result.progress
 
 
 def test_continuing_is_refused_if_the_scenario_has_changed(work: Callable[..., Any], tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def qualify(
             silent if listening is None else listening(progress) as listener,
         ):
             return session.Session(
-                directory, progress, budget_s=budget_s, listener=listener, profile=profile, shared=lending
+                directory, progress, budget_s=budget_s, listener=listener, profile=profile, tries=tries, shared=lending
             ).work()
 
 

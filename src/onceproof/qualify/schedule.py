@@ -123,7 +123,7 @@ def _at_other_batches(
 
 
 def _repeatable(cell: Cell, tries: int) -> bool:
-    return 0 < len(cell.hits) < tries and len(cell.runs) - len(cell.hits) < MOST_EMPTY
+    return 0 < len(cell.hits) < tries and cell.tries - len(cell.hits) < MOST_EMPTY
 
 
 def needed_s(cells: Sequence[Cell], pace: Pace) -> float | None:
