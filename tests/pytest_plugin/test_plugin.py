@@ -127,6 +127,9 @@ def test_inconclusive_fails_unless_an_option_says_otherwise(project: pytest.Pyte
     project.runpytest().assert_outcomes(failed=1)
     project.runpytest("--onceproof-inconclusive=skip").assert_outcomes(skipped=1)
     project.runpytest("-o", "onceproof_inconclusive=skip").assert_outcomes(skipped=1)
+    write(project, "doubt.onceproof.yaml", GOOD + "expect: {verdict: inconclusive}\n")
+    project.runpytest("--onceproof-inconclusive=skip").assert_outcomes(passed=1, skipped=1)
+    project.runpytest("doubt.onceproof.yaml").assert_outcomes(passed=1)
     wrong = project.runpytest("-o", "onceproof_inconclusive=pass")
     assert wrong.ret == pytest.ExitCode.USAGE_ERROR
     wrong.stderr.fnmatch_lines(["*onceproof_inconclusive = pass: use fail or skip"])

@@ -14,6 +14,7 @@ from onceproof.api import runs
 from onceproof.api.runs import Run
 from onceproof.base.errors import EnvironmentProblem, Interrupted
 from onceproof.judge.findings import Outcome
+from onceproof.reports.report import ScenarioResult
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.fetch.java import find_java
@@ -60,7 +61,8 @@ class Harness:
                 ("onceproof.anomalies", ", ".join(sorted(done.verdict.anomalies()))),
                 ("onceproof.run", str(done.run_dir)),
             ]
-        if done.verdict.outcome is Outcome.INCONCLUSIVE and self._skips_inconclusive():
+        met = ScenarioResult(done.scenario.name, done.scenario.expect, done.verdict, done.run_dir).expect_met
+        if done.verdict.outcome is Outcome.INCONCLUSIVE and not met and self._skips_inconclusive():
             pytest.skip(f"inconclusive: {next(iter(done.verdict.reasons), 'no reason')}")
         return done
 
