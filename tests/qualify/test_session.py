@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.session import begin, resume
 from onceproof.scenario_files.load import find, load
 
-from .made_up import PATH, MadeUpRuns
+from .made_up import PATH, MadeUpRuns, Quiet
 
 
 def test_every_cell_is_decided_and_the_state_is_stored(work: Callable[..., Any], runs: MadeUpRuns) -> None:
@@ -358,6 +359,19 @@ def test_continuing_is_refused_if_the_scenario_has_changed(work: Callable[..., A
     (result.directory.path / FILE).write_text(json.dumps({**stored, "digest": "another"}))
     with pytest.raises(UsageError, match="has changed since the qualification"):
         resume(result.directory.path)
+
+
+def test_continuing_is_refused_while_another_command_works_in_the_directory(runs: MadeUpRuns, tmp_path: Path) -> None:
+    @contextmanager
+    def meanwhile(_: object) -> Iterator[Quiet]:
+        (path,) = tmp_path.glob("qualify-*")
+        with pytest.raises(UsageError, match=f"another onceproof qualify works in {path}"):
+            qualify(go_on=path, fresh_stack=True)
+        yield Quiet()
+
+    result = qualify(PATH, budget="2h", runs_dir=tmp_path, fresh_stack=True, listening=meanwhile)
+    again = qualify(go_on=result.directory.path, fresh_stack=True)
+    assert again.outcome is Outcome.HELD and again.progress.cells == result.progress.cells
 
 
 def test_continuing_is_refused_if_the_job_has_changed(runs: MadeUpRuns, tmp_path: Path) -> None:
