@@ -56,7 +56,7 @@ def test_cells_that_hold_are_repeated_at_other_batches(work: Callable[..., Any],
 
 @pytest.mark.parametrize(("options", "tried"), [({}, 3), ({"tries": 1}, 1), ({"tries": 2}, 2)])
 def test_the_api_tries_each_cell_as_often_as_it_was_told(
-    runs: MadeUpRuns, tmp_path: Path, options: dict[str, int], tried: int
+    runs: MadeUpRuns, tmp_path: Path, options: dict[str, Any], tried: int
 ) -> None:
     result = qualify(PATH, budget="2h", runs_dir=tmp_path, fresh_stack=True, **options)
     assert {len(set(cell.hits)) for cell in result.cells if cell.exercised} == {tried}
