@@ -308,7 +308,7 @@ class Session:
 
     def _write_step(self, chosen: RunStep, number: int) -> Path:
         if not chosen.shared:
-            self._write_cell(chosen.cells[0])
+            self._write_cell(chosen.cells[0], chosen)
         faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         text = self._template.text(
             about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _about(chosen.cells[0]),
@@ -319,15 +319,16 @@ class Session:
         name = f"{len(faults)}-faults" if chosen.shared else chosen.cells[0].name
         return self._directory.write(self._directory.steps / f"{number:02d}-{name}.yaml", text)
 
-    def _write_cell(self, cell: Cell, ran: RunStep | None = None) -> Path:
+    def _write_cell(self, cell: Cell, ran: RunStep) -> Path:
         """Write the scenario with this fault alone, which repeats it. The scenario of a step also has a deadline within the budget.
 
         Where the cell held at other batches before, it strikes the batch that it struck in ``ran``.
         """
         alone = step([cell], self._rows, self._first_batches)
         batch, chunks = alone.batches[0], alone.chunks
-        if ran is not None and len(cell.hits) > 1:
-            batch, chunks = cell.hits[-1], ran.chunks
+        for before, struck in zip(ran.cells, ran.batches, strict=True):
+            if before.name == cell.name and before.hits:
+                batch, chunks = struck, ran.chunks
         text = self._template.text(about=_about(cell), faults=[cell.fault(batch)], chunks=chunks)
         return self._directory.write(self._directory.cells / f"{cell.name}.yaml", text)
 
