@@ -95,6 +95,16 @@ def test_a_baseline_is_made_and_then_met(project: Runs) -> None:
     assert results()["bad.yaml"] == ("passed", "duplicate 2, 1 fault hit")
 
 
+@pytest.mark.parametrize("text", ["<<<<<<< ours\n{}\n", '{"version": 9, "scenarios": {}}', ""])
+def test_a_damaged_baseline_is_refused_and_replaced(project: Runs, text: str) -> None:
+    Path("onceproof-gate.json").write_text(text)
+    code, said = gate()
+    assert code == 2 and "onceproof gate --update" in said
+    code, said = gate("--update")
+    assert code == 0 and "wrote the baseline onceproof-gate.json" in said
+    assert gate()[0] == 0
+
+
 @pytest.mark.parametrize(
     ("name", "found", "code", "status", "why"),
     [

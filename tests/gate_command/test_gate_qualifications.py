@@ -29,7 +29,11 @@ H, V, N = Outcome.HELD, Outcome.VIOLATED, None
 
 
 def qualified(
-    folder: Path, *verdicts: Outcome | None, ended: str = "done", first: Outcome | None = None
+    folder: Path,
+    *verdicts: Outcome | None,
+    ended: str = "done",
+    first: Outcome | None = None,
+    unclear: tuple[str, ...] = (),
 ) -> Qualification:
     cells = tuple(
         Cell(
@@ -49,7 +53,8 @@ def qualified(
     directory.save(progress)
     without_faults = Verdict("job", first or (H if cells else V), {}, ("why",))
     outcome = V if V in verdicts else H
-    return Qualification(load(find("naive-append")), directory, progress, cells, without_faults, None, outcome, 60.0)
+    scenario = load(find("naive-append"))
+    return Qualification(scenario, directory, progress, cells, without_faults, None, outcome, 60.0, unclear=unclear)
 
 
 def judged(
@@ -101,6 +106,18 @@ def test_cells_without_a_decision_are_named_and_do_not_begin_a_baseline(tmp_path
     undecided = "1 of 2 reachable cells held; not decided: crash driver at after-sink-commit"
     assert judged(tmp_path, H, Outcome.INCONCLUSIVE) == (Status.INCONCLUSIVE, undecided)
     assert judged(tmp_path, H, Outcome.INCONCLUSIVE, before=["after-offset-log"]) == (Status.PASSED, undecided)
+
+
+def test_a_run_in_doubt_is_not_passed(tmp_path: Path) -> None:
+    doubts = ("runs/02: the run did not drain, so more may still have come", "runs/03: another")
+    before = ["after-offset-log", "after-sink-commit"]
+    why = f"2 of 2 reachable cells held; in doubt: {doubts[0]}"
+    assert judged(tmp_path, H, H, unclear=doubts) == (Status.INCONCLUSIVE, why)
+    assert judged(tmp_path, H, H, unclear=doubts, before=before) == (Status.INCONCLUSIVE, why)
+    assert judged(tmp_path, H, V, unclear=doubts)[0] is Status.REGRESSION
+    assert judged(tmp_path, H, H, unclear=doubts, expect="violated")[0] is Status.INCONCLUSIVE, (
+        "that run may show what is wrong"
+    )
 
 
 def test_a_known_bad_job_must_be_caught(tmp_path: Path) -> None:
@@ -178,13 +195,16 @@ def test_a_baseline_without_qualifications_has_no_word_of_them(tmp_path: Path) -
 def test_the_command_runs_them_writes_the_baseline_and_then_holds_them_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "onceproof.toml").write_text('[gate]\nqualifications = [{path = "job.yaml"}]\n')
+    (tmp_path / "onceproof.toml").write_text('[gate]\nqualifications = [{path = "job.yaml", tries = 2}]\n')
     (tmp_path / "job.yaml").write_text("base: ack-lost-transactional\n")
     monkeypatch.chdir(tmp_path)
     verdicts: list[Outcome | None] = [H, H]
     budgets = []
 
-    def qualify(_scenario: Path, *, budget: str, runs_dir: Path, listening: Any, **_options: Any) -> Qualification:
+    def qualify(
+        _scenario: Path, *, budget: str, tries: int, runs_dir: Path, listening: Any, **_options: Any
+    ) -> Qualification:
+        assert tries == 2
         done = qualified(tmp_path / runs_dir, *verdicts)
         with listening(done.progress) as listener:
             listener.starts()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 import onceproof
@@ -127,6 +130,9 @@ def test_inconclusive_fails_unless_an_option_says_otherwise(project: pytest.Pyte
     project.runpytest().assert_outcomes(failed=1)
     project.runpytest("--onceproof-inconclusive=skip").assert_outcomes(skipped=1)
     project.runpytest("-o", "onceproof_inconclusive=skip").assert_outcomes(skipped=1)
+    write(project, "doubt.onceproof.yaml", GOOD + "expect: {verdict: inconclusive}\n")
+    project.runpytest("--onceproof-inconclusive=skip").assert_outcomes(passed=1, skipped=1)
+    project.runpytest("doubt.onceproof.yaml").assert_outcomes(passed=1)
     wrong = project.runpytest("-o", "onceproof_inconclusive=pass")
     assert wrong.ret == pytest.ExitCode.USAGE_ERROR
     wrong.stderr.fnmatch_lines(["*onceproof_inconclusive = pass: use fail or skip"])
@@ -229,6 +235,56 @@ def test_junit_can_be_without_properties_for_jenkins_xunit(project: pytest.Pytes
 def test_nothing_depends_on_the_plugin(project: pytest.Pytester) -> None:
     without = project.runpytest("-p", "no:onceproof")
     assert without.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+SERVICES = """
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from onceproof.api import runs
+from onceproof.stack.processes.owner import Owner
+
+if HANDLED:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+def run(scenario, *, shared, **_):  # its services are one real process
+    owner = Owner()
+    service = owner.start("service", ["sleep", "600"], log=owner.scratch / "log")
+    Path("PID").write_text(str(service.pid))
+    shared._running = SimpleNamespace(owner=owner)
+    raise AssertionError("as in any failed test")
+
+runs.run = run
+"""
+SIGNALLED = """
+import os, signal, time
+
+def test_that_needs_services(onceproof):
+    onceproof.run("good.onceproof.yaml")
+
+def test_in_which_a_signal_comes():
+    os.kill(os.getpid(), getattr(signal, NAME))
+    time.sleep(0 if HANDLED else 60)
+"""
+
+
+@pytest.mark.parametrize(("name", "handled"), [("SIGTERM", False), ("SIGHUP", False), ("SIGTERM", True)])
+def test_a_signal_between_runs_stops_the_services(pytester: pytest.Pytester, name: str, handled: bool) -> None:
+    write(pytester, "good.onceproof.yaml", GOOD)
+    pytester.makeconftest(f"HANDLED = {handled}\n{SERVICES}")
+    pytester.makepyfile(test_signal=f"NAME, HANDLED = {name!r}, {handled}\n{SIGNALLED}")
+    result = pytester.runpytest_subprocess("test_signal.py")
+    pid = int((pytester.path / "PID").read_text())
+    try:
+        assert not psutil.pid_exists(pid)
+        if handled:
+            result.assert_outcomes(passed=1, failed=1)
+        else:
+            assert result.ret == pytest.ExitCode.INTERRUPTED
+            result.stdout.fnmatch_lines([f"*interrupted by {name}*", "* 1 failed*"])
+    finally:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_with_xdist_the_workers_collect_the_same(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

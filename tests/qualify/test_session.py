@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from onceproof.api.qualification import qualify
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, ServiceFailed, UsageError
+from onceproof.gate.baseline import HeldCells
+from onceproof.gate.session import Status, judged_qualification
+from onceproof.gate.settings import GateQualification
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import CellState
@@ -19,7 +24,7 @@ from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.session import begin, resume
 from onceproof.scenario_files.load import find, load
 
-from .made_up import PATH, MadeUpRuns
+from .made_up import PATH, MadeUpRuns, Quiet
 
 
 def test_every_cell_is_decided_and_the_state_is_stored(work: Callable[..., Any], runs: MadeUpRuns) -> None:
@@ -36,24 +41,6 @@ def test_every_cell_is_decided_and_the_state_is_stored(work: Callable[..., Any],
     directory, stored = Directory.open(result.directory.path)
     assert stored == result.progress
     assert load(directory.steps / names[1]).chaos
-
-
-def test_cells_that_hold_are_repeated_at_other_batches(work: Callable[..., Any], runs: MadeUpRuns) -> None:
-    runs.missing = {"crash after-commit-log"}
-    result = work(tries=3, budget_s=7200)
-    once = work(budget_s=7200).progress.steps
-    hits = {len(set(cell.hits)) for cell in result.cells if cell.exercised}
-    assert hits == {3} and result.progress.steps > once and result.progress.ended == "done"
-    assert " held 3/3" in matrix.as_text(result)
-    (cell,) = [cell for cell in matrix.as_json(result)["cells"] if cell["name"] == "crash-driver-after-sink-commit"]
-    assert (cell["tries"], len(cell["hits"])) == (3, 3)
-
-
-def test_repetitions_use_what_is_left_of_the_budget(work: Callable[..., Any], runs: MadeUpRuns) -> None:
-    whole = work()
-    result = work(tries=3, budget_s=whole.progress.spent_s + 60)
-    hits = [len(cell.hits) for cell in result.cells if cell.exercised]
-    assert set(hits) == {1, 2} and result.outcome is Outcome.HELD and not result.unfinished
 
 
 def test_a_job_that_is_wrong_without_faults_is_given_none(work: Callable[..., Any], runs: MadeUpRuns) -> None:
@@ -243,8 +230,10 @@ def again_runs(result: Any, name: str) -> list[str]:
 def test_a_run_that_did_not_drain_leaves_every_promise_in_doubt(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     runs.stuck = {2}
     result = work()
+    row = judged_qualification(GateQualification(path="job.yaml"), result, HeldCells.of(result))
+    assert row.status is Status.INCONCLUSIVE and "did not drain" in row.why
     assert (result.outcome, result.strongest.delivery, result.strongest.others) == (Outcome.INCONCLUSIVE, None, {})
-    assert "did not drain" in result.strongest.doubts[0]
+    assert "did not drain" in result.strongest.doubts[0] and result.unclear == tuple(result.strongest.doubts)
     assert matrix.statement(result).endswith("Whether a delivery promise held is in doubt")
 
 
@@ -255,43 +244,25 @@ def test_the_deadline_of_a_run_alone_is_within_the_budget(work: Callable[..., An
     assert load(alone).limits.deadline_s < 300
 
 
-def test_a_cell_whose_run_the_budget_cut_off_is_tried_again(work: Callable[..., Any], runs: MadeUpRuns) -> None:
-    runs.missing = {"crash before-offset-log"}
-    work()
-    number = next(n for n, file in enumerate(runs.files, 1) if "before-offset-log" in file.name)
-    runs.files.clear()
-    runs.stuck, runs.slow = {number}, {number: 600.0}
-    result = work()
-    (cut,) = [cell for cell in result.progress.cells if cell.name == "crash-driver-before-offset-log"]
-    assert (cut.state, cut.verdict, cut.why) == (
-        CellState.PENDING,
-        None,
-        "the budget ended its run before it had drained",
-    )
-    assert result.unfinished
-    runs.missing = set()
-    assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
-
-
-def test_cells_whose_shared_run_the_budget_cut_off_are_not_reached(work: Callable[..., Any], runs: MadeUpRuns) -> None:
-    runs.cut, runs.slow = {2}, {2: 600.0}
-    result = work()
-    struck = [c for c in result.cells if c.runs]
-    assert len(struck) > 1 and {c.state for c in struck} == {CellState.NOT_REACHED}
-    (why,) = {c.why for c in struck}
-    used_up = "no further run was made: the budget of 10:00 was used up"
-    assert why == f"{used_up} (the budget ended its run before it had drained)"
-    assert result.strongest is None and result.outcome is Outcome.INCONCLUSIVE
-    runs.slow, runs.cut = {}, set()
-    assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
-
-
 def test_continuing_is_refused_if_the_scenario_has_changed(work: Callable[..., Any], tmp_path: Path) -> None:
     result = work(budget_s=80)
     stored = json.loads((result.directory.path / FILE).read_text())
     (result.directory.path / FILE).write_text(json.dumps({**stored, "digest": "another"}))
     with pytest.raises(UsageError, match="has changed since the qualification"):
         resume(result.directory.path)
+
+
+def test_continuing_is_refused_while_another_command_works_in_the_directory(runs: MadeUpRuns, tmp_path: Path) -> None:
+    @contextmanager
+    def meanwhile(_: object) -> Iterator[Quiet]:
+        (path,) = tmp_path.glob("qualify-*")
+        with pytest.raises(UsageError, match=f"another onceproof qualify works in {path}"):
+            qualify(go_on=path, fresh_stack=True)
+        yield Quiet()
+
+    result = qualify(PATH, budget="2h", runs_dir=tmp_path, fresh_stack=True, listening=meanwhile)
+    again = qualify(go_on=result.directory.path, fresh_stack=True)
+    assert again.outcome is Outcome.HELD and again.progress.cells == result.progress.cells
 
 
 def test_continuing_is_refused_if_the_job_has_changed(runs: MadeUpRuns, tmp_path: Path) -> None:

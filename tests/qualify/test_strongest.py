@@ -10,7 +10,7 @@ import pytest
 from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.strongest import strongest
-from onceproof.qualify.unclear import unclear
+from onceproof.qualify.unclear import unclear_cells, unclear_runs
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import Claim
 
@@ -126,7 +126,7 @@ def test_reasons_why_a_run_proves_nothing(
 ) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "run.json").write_text(json.dumps({"scenario": {}, "drained": drained}))
-    assert unclear([], {"r": verdict}, tmp_path, upsert) == ([f"r: {why}"] if why else [])
+    assert unclear_runs([], {"r": verdict}, tmp_path, upsert) == ([f"r: {why}"] if why else [])
 
 
 def test_an_inconclusive_cell_is_one_doubt_not_a_second_one_of_its_run(
@@ -134,4 +134,5 @@ def test_an_inconclusive_cell_is_one_doubt_not_a_second_one_of_its_run(
 ) -> None:
     done = {"state": CellState.EXERCISED, "verdict": Outcome.INCONCLUSIVE, "why": "no oracle", "runs": ("s", "r")}
     cell = replace(matrix[0], **done)  # type: ignore[arg-type]
-    assert unclear([cell], {"r": ended(judged=False)}, tmp_path, upsert) == [f"{cell.title()}: no oracle"]
+    assert unclear_cells([cell]) == [f"{cell.title()}: no oracle"]
+    assert unclear_runs([cell], {"r": ended(judged=False)}, tmp_path, upsert) == [], "the cell says so already"

@@ -166,6 +166,11 @@ def _topic(stack: EmbeddedStack) -> Callable[[], object]:
     return lambda: None
 
 
+def _topic_like_kafkas(stack: EmbeddedStack) -> Callable[[], object]:
+    stack.kafka.create_topic("__progress", 1)
+    return lambda: None
+
+
 def _group(stack: EmbeddedStack) -> Callable[[], object]:
     stack.kafka.create_topic("left", 1)
     commit_group(stack, "left")
@@ -230,6 +235,7 @@ def _dropped(stack: EmbeddedStack) -> None:
     ("leave", "phrase"),
     [
         (_topic, "topic left is still there"),
+        (_topic_like_kafkas, "topic __progress is still there"),
         (_group, "consumer group readers is still there"),
         (_transaction, f"transaction {TRANSACTION} is Ongoing"),
         (_toxic, "proxy client-1 has toxic latency_upstream"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 from onceproof.api.runs import RUNS
@@ -12,7 +12,7 @@ from onceproof.base.errors import UsageError
 from onceproof.base.timeline import Event
 from onceproof.history.run_directory import private_files
 from onceproof.qualify import session
-from onceproof.qualify.directory import QualificationProgress
+from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.session import ProgressListener, Qualification
 from onceproof.scenario_files.load import find
 from onceproof.stack.profiles import profile_of
@@ -74,8 +74,9 @@ def qualify(
     if go_on is not None and seed is not None:
         message = f"--seed {seed} cannot change the seed of a qualification that is continued"
         raise UsageError(message, hint="leave out --seed")
-    with private_files():
+    with private_files(), ExitStack() as held:
         if go_on is not None:
+            held.enter_context(Directory.open(Path(go_on))[0].locked())  # before the state is read
             directory, progress = session.resume(Path(go_on))
             if stack not in (None, progress.stack):
                 raise UsageError(
@@ -88,13 +89,14 @@ def qualify(
             assert scenario is not None
             profile = None if stack is None else profile_of(stack)
             directory, progress = session.begin(find(scenario), runs_dir=Path(runs_dir), seed=seed, profile=profile)
+            held.enter_context(directory.locked())
         silent: AbstractContextManager[ProgressListener] = nullcontext(Silent())
         with (
             _services(shared, fresh_stack) as lending,
             silent if listening is None else listening(progress) as listener,
         ):
             return session.Session(
-                directory, progress, budget_s=budget_s, listener=listener, profile=profile, shared=lending
+                directory, progress, budget_s=budget_s, listener=listener, profile=profile, tries=tries, shared=lending
             ).work()
 
 

@@ -54,7 +54,7 @@ def gate(
     gated = settings.read(file)
     loaded = _loaded(gated)
     known = Baseline(scenarios={}) if update else Baseline.read(gated.baseline)
-    guesses = known if not update or not gated.baseline.exists() else Baseline.read(gated.baseline)
+    guesses = _guesses(gated.baseline) if update else known
     if junit_file is not None:
         write_file(
             junit_file, ""
@@ -101,6 +101,14 @@ def gate(
     if update:
         _update(result, gated, output)
     return result.outcome.exit_code
+
+
+def _guesses(baseline: Path) -> Baseline:
+    """The baseline that is replaced, for how long everything takes; an empty one if there is none, or it cannot be read."""
+    try:
+        return Baseline.read(baseline)
+    except UsageError:
+        return Baseline(scenarios={})
 
 
 def _for_ci(row: GateRow, loaded: dict[str, LoadedScenario]) -> CiResult:

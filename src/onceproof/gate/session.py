@@ -140,7 +140,8 @@ def work(
 
 
 def judged_qualification(item: GateQualification, result: Qualification, before: HeldCells | None) -> GateRow:
-    """What the qualification means for the gate: no cell may be violated, and each that held before must hold again."""
+    """What the qualification means for the gate: no cell may be violated, each that held before must hold again, and no run may be
+    in doubt."""
     found = HeldCells.of(result)
     reachable = [cell for cell in result.cells if cell.reachable]
     violated = [cell.title() for cell in reachable if cell.verdict is Outcome.VIOLATED]
@@ -150,7 +151,8 @@ def judged_qualification(item: GateQualification, result: Qualification, before:
         return GateRow(item.name, item.expect, status, why, qualification=result)
 
     undecided = [cell.title() for cell in reachable if cell.verdict is Outcome.INCONCLUSIVE]
-    rest = _named("; left out", left_out) + _named("; not decided", undecided)
+    doubt = f"; in doubt: {result.unclear[0]}" if result.unclear else ""
+    rest = _named("; left out", left_out) + _named("; not decided", undecided) + doubt
     if not result.cells:
         why = f"without any fault it is {result.first.outcome}, so no fault was tried"
         if result.first.outcome is not Outcome.VIOLATED:
@@ -168,10 +170,10 @@ def judged_qualification(item: GateQualification, result: Qualification, before:
         return row(Status.INCONCLUSIVE, _named("held before, and the budget ended first", lost))
     if lost:
         return row(Status.LESS_COVERAGE, _named("no longer shown to hold", lost))
-    if not found.cells or (undecided and before is None):
-        return row(Status.INCONCLUSIVE, f"{len(found.cells)} of {times(len(reachable), 'reachable cell')} held{rest}")
-    new = "; not in the baseline yet" if before is None else ""
     held = f"{len(found.cells)} of {times(len(reachable), 'reachable cell')} held"
+    if not found.cells or doubt or (undecided and before is None):
+        return row(Status.INCONCLUSIVE, f"{held}{rest}")
+    new = "; not in the baseline yet" if before is None else ""
     return row(Status.PASSED, f"{held}{new}{rest}")
 
 

@@ -14,13 +14,12 @@ from onceproof.api import runs
 from onceproof.api.runs import Run
 from onceproof.base.errors import EnvironmentProblem, Interrupted
 from onceproof.judge.findings import Outcome
+from onceproof.pytest_plugin.services import shared_services
+from onceproof.reports.report import ScenarioResult
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.fetch.java import find_java
 from onceproof.stack.sharing.shared import SharedStack
-
-#: The services that the tests of a process share.
-SHARED = pytest.StashKey[SharedStack]()
 
 
 class Harness:
@@ -60,7 +59,8 @@ class Harness:
                 ("onceproof.anomalies", ", ".join(sorted(done.verdict.anomalies()))),
                 ("onceproof.run", str(done.run_dir)),
             ]
-        if done.verdict.outcome is Outcome.INCONCLUSIVE and self._skips_inconclusive():
+        met = ScenarioResult(done.scenario.name, done.scenario.expect, done.verdict, done.run_dir).expect_met
+        if done.verdict.outcome is Outcome.INCONCLUSIVE and not met and self._skips_inconclusive():
             pytest.skip(f"inconclusive: {next(iter(done.verdict.reasons), 'no reason')}")
         return done
 
@@ -75,14 +75,8 @@ class Harness:
         return Path(self._node.config.rootpath, given or runs.RUNS)
 
     def _shared(self) -> SharedStack | None:
-        """Services for all tests of this process: the first that needs them starts them, and pytest stops them at its end."""
         config = self._node.config
-        if config.getoption("--onceproof-fresh-stack"):
-            return None
-        if SHARED not in config.stash:
-            config.stash[SHARED] = SharedStack()
-            config.add_cleanup(config.stash[SHARED].close)
-        return config.stash[SHARED]
+        return None if config.getoption("--onceproof-fresh-stack") else shared_services(config)
 
     def _skips_inconclusive(self) -> bool:
         config = self._node.config

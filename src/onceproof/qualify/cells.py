@@ -101,7 +101,9 @@ class Cell:
     shared: Shared | None = None
     """What a shared run showed, until a run of its own decides."""
     runs: tuple[str, ...] = ()
-    """Run directories, below that of the qualification: one for each try. That of the last try comes last."""
+    """Run directories, below that of the qualification: one for each run that was finished. That of the last one comes last."""
+    failed: int = 0
+    """How many repetitions of the cell the harness could not finish."""
     hits: tuple[int, ...] = ()
     """The batches at which its fault hit and the run showed a verdict on the cell."""
 
@@ -136,9 +138,14 @@ class Cell:
         return f"{near}{self.verdict}{'*' if self.together else ''}{'' if self.exercised else '?'}"
 
     @property
+    def tries(self) -> int:
+        """How many runs tried the cell."""
+        return len(self.runs) + self.failed
+
+    @property
     def counted(self) -> str:
         """``2/3``: in two of three runs its fault hit and showed a verdict; empty if none did."""
-        return f"{len(self.hits)}/{len(self.runs)}" if self.hits else ""
+        return f"{len(self.hits)}/{self.tries}" if self.hits else ""
 
     def title(self) -> str:
         """``lost-ack postgres at commit-unacknowledged (COMMIT of departures)``"""

@@ -7,15 +7,19 @@
     steps/               the scenario of each run, with a deadline within the budget
     cells/               a scenario with one fault for each cell that was run alone, is violated or is not decided yet
     runs/                a run directory for each run
+    lock                 locked while a command works in the directory; empty
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,6 +147,22 @@ class Directory:
         except (KeyError, TypeError, ValueError, AttributeError) as damaged:
             raise UsageError(f"{file} is damaged: {type(damaged).__name__}: {damaged}", hint=hint) from None
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other commands out, until the block or this process ends.
+
+        Raises `UsageError` if another one works in the directory: each would replace what the other one has found.
+        """
+        try:
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as refused:
+            raise run_dir_problem(refused, self.path) from refused
+        try:
+            _lock(lock, self.path)
+            yield
+        finally:
+            os.close(lock)
+
     def save(self, progress: QualificationProgress) -> None:
         """Replace the state in one step: a reader, or `--continue` after a crash, finds the old state or the new one."""
         draft = self.path / f".{FILE}"
@@ -173,3 +193,15 @@ class Directory:
 
 def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _lock(file: int, folder: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"another onceproof qualify works in {folder}",
+            hint="wait until it has ended, or end it with Ctrl-C; what it has found is kept",
+        ) from None
+    except OSError:
+        pass  # some network file systems have no locks

@@ -60,14 +60,17 @@ def _all_witnesses(finding: Finding, run_dir: Path) -> Iterator[Witness]:
             yield TypeAdapter(Witness).validate_json(line)
 
 
-def after_cut_off(cell: Cell) -> Cell:
-    """Return the cell after a run that the budget cut off. What that run did not show, another run may show."""
-    silent = cell.state is CellState.PENDING and cell.shared is not None and not cell.shared.anomalies
-    if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
-        return cell
-    shared = None if silent else cell.shared
-    why = "the budget ended its run before it had drained"
-    return replace(cell, state=CellState.PENDING, verdict=None, why=why, shared=shared)
+def after_cut_off(before: Cell, after: Cell) -> Cell:
+    """Return the cell after a run that the budget cut off. What that run did not show, another run may show.
+
+    Only a violation remains: a cell that held might not have, had the run gone on.
+    """
+    in_shared = after.state is CellState.PENDING and after.shared is not None and after.shared.anomalies
+    if after.verdict is Outcome.VIOLATED or in_shared:
+        return after
+    waiting = before.state is CellState.PENDING
+    why = "the budget ended its run before it had drained" if waiting else before.why
+    return replace(before, why=why, runs=after.runs)
 
 
 def decides_about(before: Cell, after: Cell) -> bool:
@@ -77,8 +80,8 @@ def decides_about(before: Cell, after: Cell) -> bool:
     return after.hits != before.hits
 
 
-def after_failure(cell: Cell, why: str, number: int, *, shared: bool) -> Cell:
+def after_failure(cell: Cell, why: str, *, shared: bool) -> Cell:
     """Return the cell after a run that the harness could not finish. A cell that is decided stays so; the try is counted."""
     if cell.state is not CellState.PENDING:
-        return replace(cell, runs=(*cell.runs, f"{number:02d}-not-finished"))
+        return replace(cell, failed=cell.failed + 1)
     return replace(cell, state=cell.state if shared else CellState.NOT_REACHED, alone=True, why=why)

@@ -359,7 +359,7 @@ def _cell(cell: Cell, result: Qualification) -> dict[str, Any]:
         "target": cell.target,
         "state": cell.state.value,
         "verdict": None if cell.verdict is None else cell.verdict.value,
-        "tries": len(cell.runs),
+        "tries": cell.tries,
         "hits": list(cell.hits),
         "anomalies": dict(cell.anomalies),
         "outputs": list(cell.outputs),

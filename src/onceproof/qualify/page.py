@@ -67,7 +67,7 @@ class ShownCell:
 
     @property
     def tries(self) -> int:
-        return len(self.cell.runs)
+        return self.cell.tries
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def next_step(
 ) -> RunStep | None:
     """Return a run of several pending cells that were not run yet; else of the first pending cell that fits into ``left_s``, alone.
 
-    None if no cell is pending, or none fits. ``rows``: input topic -> number of records. ``first``: as for `step`.
+    A cell that held before, and is pending because of a repetition, strikes a batch at which it did not hold yet. None if no cell is pending, or none fits. ``rows``: input topic -> number of records. ``first``: as for `step`.
     """
     pending = [cell for cell in cells if cell.state is CellState.PENDING]
     sharing = [cell for cell in pending if not cell.alone]
@@ -77,7 +77,7 @@ def next_step(
     if len(sharing) > 1 and most > 1:
         return step(sharing[:most], rows, first)
     fitting = next((cell for cell in pending if pace.alone(cell) <= left_s), None)
-    return None if fitting is None else step([fitting], rows, first)
+    return None if fitting is None else _at_other_batches([fitting], rows, first) or step([fitting], rows, first)
 
 
 def repeat_step(
@@ -123,7 +123,7 @@ def _at_other_batches(
 
 
 def _repeatable(cell: Cell, tries: int) -> bool:
-    return 0 < len(cell.hits) < tries and len(cell.runs) - len(cell.hits) < MOST_EMPTY
+    return 0 < len(cell.hits) < tries and cell.tries - len(cell.hits) < MOST_EMPTY
 
 
 def needed_s(cells: Sequence[Cell], pace: Pace) -> float | None:

@@ -31,6 +31,7 @@ from onceproof.qualify.finished_run import (
     read_verdict,
     with_witness_per_batch,
 )
+from onceproof.qualify.reported import as_reported
 from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.qualify.schedule import (
     Pace,
@@ -43,7 +44,7 @@ from onceproof.qualify.schedule import (
     step,
 )
 from onceproof.qualify.strongest import Strongest, strongest
-from onceproof.qualify.unclear import unclear
+from onceproof.qualify.unclear import unclear_cells, unclear_runs
 from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.model import Scenario
@@ -92,6 +93,8 @@ class Qualification:
     budget_s: float
     unclaimed: dict[str, dict[str, int]] = field(default_factory=dict)
     """What runs show and no cell does: run directory, below that of the qualification -> anomaly -> number of rows or records."""
+    unclear: tuple[str, ...] = ()
+    """Why runs prove nothing, in a way that no inconclusive cell shows: with any such reason, cells that held are in doubt."""
 
     @property
     def unfinished(self) -> bool:
@@ -171,8 +174,8 @@ class Session:
         budget_s: float,
         listener: ProgressListener,
         clock: Callable[[], float] = time.monotonic,
+        tries: int,
         profile: StackProfile | None = None,
-        tries: int = 1,
         shared: SharedStack | None = None,
     ) -> None:
         """``profile``: that of ``progress.stack``. ``tries``: at how many batches a cell is tried. ``shared`` lends services to all runs."""
@@ -285,7 +288,8 @@ class Session:
         changed = retry_where_nothing_was_in_danger(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not RunRecord.read(done.run_dir).drained
         if cut_off:
-            changed = [after_cut_off(cell) for cell in changed]
+            changed = [after_cut_off(*both) for both in zip(chosen.cells, changed, strict=True)]
+            self._listener.print("the budget ended this run before it had drained: it shows only what is violated")
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED or cell.state is CellState.PENDING:
                 self._write_cell(cell, chosen)
@@ -304,7 +308,7 @@ class Session:
 
     def _write_step(self, chosen: RunStep, number: int) -> Path:
         if not chosen.shared:
-            self._write_cell(chosen.cells[0])
+            self._write_cell(chosen.cells[0], chosen)
         faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         text = self._template.text(
             about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _about(chosen.cells[0]),
@@ -315,15 +319,16 @@ class Session:
         name = f"{len(faults)}-faults" if chosen.shared else chosen.cells[0].name
         return self._directory.write(self._directory.steps / f"{number:02d}-{name}.yaml", text)
 
-    def _write_cell(self, cell: Cell, ran: RunStep | None = None) -> Path:
+    def _write_cell(self, cell: Cell, ran: RunStep) -> Path:
         """Write the scenario with this fault alone, which repeats it. The scenario of a step also has a deadline within the budget.
 
         Where the cell held at other batches before, it strikes the batch that it struck in ``ran``.
         """
         alone = step([cell], self._rows, self._first_batches)
         batch, chunks = alone.batches[0], alone.chunks
-        if ran is not None and len(cell.hits) > 1:
-            batch, chunks = cell.hits[-1], ran.chunks
+        for before, struck in zip(ran.cells, ran.batches, strict=True):
+            if before.name == cell.name and before.hits:
+                batch, chunks = struck, ran.chunks
         text = self._template.text(about=_about(cell), faults=[cell.fault(batch)], chunks=chunks)
         return self._directory.write(self._directory.cells / f"{cell.name}.yaml", text)
 
@@ -342,7 +347,7 @@ class Session:
         self._listener.print(f"the run failed: {failure.message.splitlines()[0]}")
         logs = f" (logs: {failure.run_dir / 'logs'})" if failure.run_dir is not None else ""
         why = f"the harness could not finish its run: {failure.message.splitlines()[0]}{logs}"
-        again = [after_failure(cell, why, number, shared=chosen.shared) for cell in chosen.cells]
+        again = [after_failure(cell, why, shared=chosen.shared) for cell in chosen.cells]
         self._progress = self._progress.with_cells(again)
         if len(self._failed_cells) < _FAILURES:
             self._save(steps=number)
@@ -381,10 +386,11 @@ class Session:
     def _result(self, first: Verdict, *, ended: str) -> Qualification:
         self._save(ended=ended)
         shortage = self._why_not_tried()
-        settled = tuple(_as_reported(cell, shortage) for cell in self._progress.cells)
+        settled = tuple(as_reported(cell, shortage) for cell in self._progress.cells)
         right = first.outcome is Outcome.HELD
         verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
-        doubts = unclear(settled, verdicts, self._directory.path, self._scenario)
+        of_runs = unclear_runs(settled, verdicts, self._directory.path, self._scenario)
+        doubts = [*unclear_cells(settled), *of_runs]
         unclaimed = attribution.unclaimed(settled, verdicts)
         exercised = any(cell.exercised for cell in settled)
         outcome = _outcome(settled, doubts, unclaimed) if right else first.outcome
@@ -400,6 +406,7 @@ class Session:
             outcome=outcome,
             budget_s=self._budget_s,
             unclaimed=unclaimed,
+            unclear=tuple(of_runs),
         )
 
     def _why_not_tried(self) -> str:
@@ -421,24 +428,3 @@ def _outcome(settled: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[st
     """Return the outcome of the cells, of violated runs that no cell explains, and of runs that prove nothing."""
     outcome = Outcome.VIOLATED if unclaimed else outcome_of(settled)
     return Outcome.INCONCLUSIVE if outcome is Outcome.HELD and doubts else outcome
-
-
-def _as_reported(cell: Cell, shortage: str) -> Cell:
-    """Return the cell as it is reported. One that no run decided is what its shared run showed, else not reached."""
-    pending = cell.state is CellState.PENDING
-    if pending:
-        alone = f"{'no further run was made' if cell.runs else 'not tried'}: {shortage}"
-    else:
-        alone = f"{'alone, it is inconclusive: ' if cell.exercised else 'alone, '}{cell.why}"
-    shared = cell.shared
-    if shared is None or (cell.exercised and not shared.anomalies):
-        why = f"{alone} ({cell.why})" if cell.why else alone
-        return replace(cell, state=CellState.NOT_REACHED, why=why) if pending else cell
-    exercised = CellState.APPROXIMATE if cell.approximate else CellState.EXERCISED
-    return cell.with_found(
-        shared,
-        state=exercised if shared.hit else CellState.NOT_REACHED,
-        verdict=Outcome.VIOLATED if shared.anomalies else Outcome.INCONCLUSIVE,
-        why=f"{shared.why}; {alone}",
-        runs=(*(run for run in cell.runs if run != shared.run), shared.run),
-    )

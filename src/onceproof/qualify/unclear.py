@@ -12,22 +12,30 @@ from onceproof.qualify.cells import Cell
 from onceproof.scenario.model import Scenario
 
 
-def unclear(found: Iterable[Cell], verdicts: Mapping[str, Verdict], below: Path, scenario: Scenario) -> list[str]:
-    """Return the reasons, from the exercised cells and from the runs that decided about cells.
+def unclear_cells(found: Iterable[Cell]) -> list[str]:
+    """Return the reasons of the exercised cells that are inconclusive. Cells with the same reason are named together."""
+    by_reason: dict[str, list[str]] = {}
+    for cell in filter(_is_unclear, found):
+        by_reason.setdefault(str(cell.why), []).append(cell.title())
+    return [f"{'; '.join(titles)}: {why}" for why, titles in by_reason.items()]
+
+
+def unclear_runs(found: Iterable[Cell], verdicts: Mapping[str, Verdict], below: Path, scenario: Scenario) -> list[str]:
+    """Return the reasons of the runs that decided about cells. Those that an inconclusive cell shows are not repeated.
 
     ``verdicts``: run directory, relative to ``below`` -> its verdict. A fault that missed is not a doubt here: its cell is run alone,
     or reported as not reached. Raises `HistoryError`.
     """
-    cells = [cell for cell in found if cell.exercised and cell.verdict is Outcome.INCONCLUSIVE]
-    by_reason: dict[str, list[str]] = {}
-    for cell in cells:
-        by_reason.setdefault(str(cell.why), []).append(cell.title())
-    reasons = [f"{'; '.join(titles)}: {why}" for why, titles in by_reason.items()]
-    known = {run for cell in cells for run in cell.runs[-1:]}
+    known = {run for cell in filter(_is_unclear, found) for run in cell.runs[-1:]}
+    reasons = []
     for run, verdict in verdicts.items():
         if run not in known and (why := _why_unclear(verdict, RunRecord.read(below / run).drained, scenario)):
             reasons.append(f"{run}: {why}")
     return reasons
+
+
+def _is_unclear(cell: Cell) -> bool:
+    return cell.exercised and cell.verdict is Outcome.INCONCLUSIVE
 
 
 def _why_unclear(verdict: Verdict, drained: bool, scenario: Scenario) -> str | None:

@@ -31,6 +31,17 @@ class ProxyMaker(Protocol):
 
 CONTROLLER_ID = 9
 
+_OF_KAFKA = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__remote_log_metadata",
+    }
+)
+"""All topics that Kafka 4.3 makes for itself. A job's own topic may begin with ``__`` too: ``__debezium-heartbeat.x``."""
+
 
 class EmbeddedKafka(Topics):
     """Implements `onceproof.stack.api.Kafka`. Created by `start`."""
@@ -109,7 +120,7 @@ class EmbeddedKafka(Topics):
         return AdminClient(client_config(self.harness_address(*others)))
 
     def is_own(self, topic: str) -> bool:
-        return not topic.startswith("__")
+        return topic not in _OF_KAFKA
 
     def harness_client(self) -> dict[str, Any]:
         return client_config(self.harness_bootstrap)

@@ -53,7 +53,8 @@ def isolate(stack: EmbeddedStack) -> Removed:
     except NotIsolated:
         raise
     except Exception as failure:  # whatever it is: the run is finished, and must not be lost for it
-        raise NotIsolated(f"it could not be cleaned: {str(failure).splitlines()[0]}") from failure
+        why = next(iter(str(failure).splitlines()), type(failure).__name__)  # some errors have no text
+        raise NotIsolated(f"it could not be cleaned: {why}") from failure
 
 
 def _isolate(stack: EmbeddedStack) -> Removed:
@@ -141,7 +142,21 @@ def _topics(kafka: EmbeddedKafka, admin: AdminClient) -> list[str]:
 
 
 def _groups(admin: AdminClient) -> list[str]:
-    return sorted(group.group_id for group in admin.list_consumer_groups(request_timeout=_ASK_S).result().valid)
+    """All consumer groups. Raises `NotIsolated` if a broker cannot list its own: its coordinator is still loading, for example."""
+    names: list[str] = []
+    errors: list[str] = []
+
+    def ask() -> bool:
+        answer = admin.list_consumer_groups(request_timeout=_ASK_S).result()
+        names[:] = (group.group_id for group in answer.valid or ())
+        errors[:] = map(str, answer.errors or ())
+        return not errors
+
+    try:
+        wait_until("all consumer groups to be listed", ask, deadline_s=_GONE_S)
+    except WaitTimeout:
+        raise NotIsolated(f"its consumer groups cannot be listed: {errors[0]}") from None
+    return sorted(names)
 
 
 def _lagging(admin: AdminClient) -> Iterator[str]:
