@@ -100,6 +100,23 @@ def test_a_finding_without_the_fault_that_no_batch_sets_apart_is_the_same() -> N
     assert match.vacuity(of_consumers, allowed, "run").passed
 
 
+def test_a_batch_that_always_shows_it_is_not_what_the_fault_showed() -> None:
+    behind = catalogue.read()["write-behind"]
+    assert (behind.batches, behind.always) == ([2, 4], [4])
+    assert match.vacuity(behind, verdict(Outcome.VIOLATED, ("lost-write", {"flights/4": 7})), "run").passed
+    assert not match.vacuity(behind, verdict(Outcome.VIOLATED, ("lost-write", {"flights/2": 7})), "run").passed
+
+
+def test_a_job_that_is_never_held_is_quiet_only_if_that_is_the_only_doubt() -> None:
+    progress = catalogue.read()["async-progress"]
+    reason = "query flights uses asynchronous progress tracking (asyncProgressTrackingEnabled)"
+    quiet = replace(verdict(Outcome.INCONCLUSIVE), reasons=(reason,))
+    assert match.vacuity(progress, quiet, "run").passed
+    assert not match.vacuity(progress, replace(quiet, reasons=(reason, "the job died")), "run").passed
+    assert not match.vacuity(progress, replace(quiet, reasons=()), "run").passed
+    assert not match.vacuity(BUG, quiet, "run").passed, "it declares no such reason"
+
+
 def test_a_remedy_is_held_and_every_fault_hits() -> None:
     assert match.control(BUG, verdict(Outcome.HELD), "run").passed
     assert not match.control(BUG, verdict(Outcome.HELD, hit=False), "run").passed

@@ -38,6 +38,10 @@ class Bug(BaseModel):
     anomaly: str
     batches: list[int]
     """The numbers of exactly the batches to which the anomaly must be attributed."""
+    always: list[int] = []
+    """Those of ``batches`` in which it also shows without the fault."""
+    doubt: str = ""
+    """Words of the reason for which a run of this job is never held, with or without the fault."""
     no_batch: str = ""
     """Why onceproof can attribute the anomaly to no batch: then ``batches`` is empty."""
     also: list[str] = []
@@ -68,6 +72,8 @@ class Bug(BaseModel):
                 raise ValueError(f"unknown anomaly {anomaly!r}; {suggest(anomaly, names)}")
         if bool(self.batches) == bool(self.no_batch):
             raise ValueError("name either batches or, if there is none, the reason as no_batch")
+        if self.always and not set(self.always) < set(self.batches):
+            raise ValueError(f"always {self.always} must be some of the batches {self.batches}, and not all of them")
         if bool(self.mutant) == bool(self.remedy):
             raise ValueError("name either a mutant or, for another scenario, its remedy")
         if self.fault != ANY_RUN and len(self.fault.split()) != 2:

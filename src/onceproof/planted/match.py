@@ -15,7 +15,7 @@ def attempt(bug: Bug, verdict: Verdict, run: str) -> Attempt:
 
 def vacuity(bug: Bug, verdict: Verdict, run: str) -> Attempt:
     """The result of the broken scenario without any fault: it passes if it is judged, and does not show the same (`_shows_same`)."""
-    judged = verdict.outcome in (Outcome.HELD, Outcome.VIOLATED)
+    judged = verdict.outcome in (Outcome.HELD, Outcome.VIOLATED) or _only_doubt(bug, verdict)
     missed = judged and not _shows_same(bug, verdict)
     if not judged:
         why = f"it shows nothing without the fault: {verdict.word}: {next(iter(verdict.reasons), '')}".partition("\n")[
@@ -61,13 +61,19 @@ def batches_of(verdict: Verdict, anomaly: str) -> list[int]:
 
 
 def _shows_same(bug: Bug, verdict: Verdict) -> bool:
-    """Whether the verdict has the bug's anomaly in one of its batches.
+    """Whether the verdict has the bug's anomaly in one of its batches, apart from those that always show it.
 
     Where the bug or a finding names no batch, nothing sets the two apart: then the anomaly alone is the same.
     """
-    named = set(bug.batches)
+    named = set(bug.batches) - set(bug.always)
     found = [_numbers(each) for each in _findings(verdict, bug.anomaly)]
     return any(not named or not numbers or named & numbers for numbers in found)
+
+
+def _only_doubt(bug: Bug, verdict: Verdict) -> bool:
+    """Whether everything was judged, and the run is not held only because of what the job is."""
+    known = [reason for reason in verdict.reasons if bug.doubt and bug.doubt in reason]
+    return verdict.outcome is Outcome.INCONCLUSIVE and bool(known) and len(known) == len(verdict.reasons)
 
 
 def _findings(verdict: Verdict, anomaly: str) -> list[Finding]:

@@ -50,4 +50,4 @@ def test_a_kept_jvm_serves_each_restart_and_a_naive_job_is_caught(tmp_path: Path
     ]
     committed = [one.data["batch"] for one in read_events(done.run_dir) if one.kind == "batch.committed"]
     assert sorted(set(committed)) == list(range(7))  # batch 0 has no input
-    assert "4 of 4 restarts used the JVM" in str(tiers.sentence(RunRecord.read(done.run_dir)))
+    assert "4 of 4 restarts used the running JVM again" in str(tiers.sentence(RunRecord.read(done.run_dir)))
