@@ -43,9 +43,9 @@ def of_content(content: str) -> tuple[str, str]:
     return f"coalesce((md5_number({content}) >> 64)::UBIGINT, 0)", of_text(content)
 
 
-def of_row() -> str:
+def of_row(content: str = "content") -> str:
     """SQL for the digests of a row with ``id`` and ``content``, as ``h``, ``digest_1`` and ``digest_2``."""
-    one, two = of_content("content")
+    one, two = of_content(content)
     return f"{of_text('id')} AS h, {one} AS digest_1, {two} AS digest_2"
 
 
