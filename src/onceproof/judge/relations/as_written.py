@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from onceproof.values.written import Form
 
 _SAMPLE = 200
+# The expression for a text grows with them.
+_MOST_MEMBERS = 200
 # So few rows are copied, because they are looked at several times.
 _FEW = 100_000
 _MOST = 0.9
@@ -82,7 +84,7 @@ def form_of(case: Case, output: str, columns: dict[str, str]) -> Form | None:
     """The form in which the values of an output with these expected columns (name -> type) are written; None without one."""
     spec = case.scenario.outputs[output]
     members = {name: kind for name, kind in columns.items() if name not in BESIDE_THE_VALUE}
-    if case.answer.texts or any(map(is_nested, members.values())):
+    if case.answer.texts or len(members) > _MOST_MEMBERS or any(map(is_nested, members.values())):
         return None
     if spec.has_rows:
         values = f"SELECT content FROM history.snapshot WHERE output = {literal(output)}"  # noqa: S608

@@ -52,7 +52,8 @@ def load(case: Case) -> None:
         named.append(f"({literal(output)}, {literal(spec.place)}, {literal(store_of(spec).words.commit)})")
         source = sources.effects(case, output)
         case.effect_sources[output] = source
-        settled = output not in case.unreadable and output in case.forms and as_written.settle(case, output, source)
+        judged = output in case.expectations and output not in case.unreadable
+        settled = judged and output in case.forms and as_written.settle(case, output, source)
         problem = case.unreadable.get(output) or (None if settled else _shape_problem(case, output, source))
         if problem is not None:
             _give_up(case, output, problem)
