@@ -41,16 +41,16 @@ def verdict(path: Path) -> dict[str, Any]:
     return document
 
 
-def texts(form: Form, rows: list[dict[str, str | None]], beside: list[str | None] | None = None) -> list[str]:
-    """The texts of rows of canonical texts, each with one more text beside it."""
+def texts(form: Form, rows: list[dict[str, str | None]], leading: list[str | None] | None = None) -> list[str]:
+    """The texts of rows of canonical texts, each with one more text before it."""
     names = [member.name for member in form.members]
-    columns = [*names, *(["key"] if beside is not None else [])]
+    columns = [*names, *(["key"] if leading is not None else [])]
     fields = {name: quote(name) for name in names}
-    made = form.text(fields, [quote("key")] if beside is not None else [])
+    made = form.text(fields, [quote("key")] if leading is not None else [])
     with duckdb.connect() as db:
         db.execute(f"CREATE TABLE rows ({', '.join(f'{quote(name)} VARCHAR' for name in columns)})")
         for number, row in enumerate(rows):
-            values = [*(row[name] for name in names), *([beside[number]] if beside is not None else [])]
+            values = [*(row[name] for name in names), *([leading[number]] if leading is not None else [])]
             db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
         return [text for (text,) in db.execute(f"SELECT {made} FROM rows").fetchall()]
 
@@ -101,7 +101,7 @@ def test_a_text_is_what_the_job_writes() -> None:
 
 
 def test_different_rows_have_different_texts() -> None:
-    """Also if the values hold parts of other values, and what stands between them."""
+    """Also if the values hold parts of other values, and what is between them."""
     pieces = [
         None,
         "",

@@ -49,23 +49,23 @@ class Form:
     colon: str = ":"
     comma: str = ","
 
-    def text(self, fields: Mapping[str, str], beside: Sequence[str] = ()) -> str:
-        """SQL for the text of a row with these canonical texts (name -> column), after those ``beside`` its value."""
+    def text(self, fields: Mapping[str, str], leading: Sequence[str] = ()) -> str:
+        """SQL for the text of a row with these canonical texts (name -> column), after the ``leading`` ones, which are not members."""
         quoted = [fields[member.name] for member in self.members if member.quoted]
         odd = [f"{fields[member.name]} = 'null'" for member in self.members if not member.quoted]
         if quoted:
             together = f"concat({', '.join(quoted)})"
             odd.append(f"strlen(to_json({together})::VARCHAR) <> strlen({together}) + 2")
-        everything = [*(fields[member.name] for member in self.members), *beside]
+        everything = [*(fields[member.name] for member in self.members), *leading]
         missing = " OR ".join(f"{column} IS NULL" for column in everything)
         # Most rows lack no value; their text is made of fewer pieces.
         return f"""CASE WHEN coalesce({" OR ".join(odd)}, false) THEN 'x' || {document({f"_{n}": e for n, e in enumerate(everything)})}
-                        WHEN {missing} THEN {self._text(fields, beside, complete=False)}
-                        ELSE {self._text(fields, beside, complete=True)} END"""
+                        WHEN {missing} THEN {self._text(fields, leading, complete=False)}
+                        ELSE {self._text(fields, leading, complete=True)} END"""
 
-    def _text(self, fields: Mapping[str, str], beside: Sequence[str], *, complete: bool) -> str:
+    def _text(self, fields: Mapping[str, str], leading: Sequence[str], *, complete: bool) -> str:
         """SQL for the text of a row. With ``complete``, no value is NULL."""
-        pieces = [piece for column in beside for piece in _beside(column, complete=complete)]
+        pieces = [piece for column in leading for piece in _leading(column, complete=complete)]
         constant = "{"
         for member in self.members:
             column = fields[member.name]
@@ -80,20 +80,20 @@ class Form:
         return f"concat({', '.join(pieces)})"
 
 
-def observed(content: str, beside: Sequence[str] = ()) -> str:
+def observed(content: str, leading: Sequence[str] = ()) -> str:
     """SQL for the text of a value as it was written. NULL if it is not a JSON object, or missing."""
     text = content
-    if beside:
-        missing = " OR ".join(f"{column} IS NULL" for column in beside)
+    if leading:
+        missing = " OR ".join(f"{column} IS NULL" for column in leading)
         some, all_ = (
-            f"concat({', '.join([*(p for column in beside for p in _beside(column, complete=complete)), content])})"
+            f"concat({', '.join([*(p for column in leading for p in _leading(column, complete=complete)), content])})"
             for complete in (False, True)
         )
         text = f"CASE WHEN {missing} THEN {some} ELSE {all_} END"
     return f"CASE WHEN starts_with({content}, '{{') THEN {text} END"
 
 
-def _beside(column: str, *, complete: bool) -> list[str]:
+def _leading(column: str, *, complete: bool) -> list[str]:
     """SQL for pieces of a text with its length, so that it is clear where it ends; NULL is a value of its own."""
     pieces = [f"strlen({column})", "':'", column]
     return pieces if complete else [f"CASE WHEN {column} IS NULL THEN '-' ELSE concat({', '.join(pieces)}) END"]

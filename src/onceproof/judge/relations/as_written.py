@@ -31,7 +31,7 @@ _MOST_MEMBERS = 200
 _FEW = 100_000
 _MOST = 0.9
 
-#: The columns beside the value, in a history.
+#: What is compared in addition to the value, in a history.
 _OBSERVED = {COLUMN: KEY_TEXT, HEADERS: "headers"}
 
 _POSITION = '"partition", "offset", xid, commit_order'
