@@ -61,7 +61,7 @@ class Lanes:
             encoded = pc.dictionary_encode(name.combine_chunks(), null_encoding="encode")
             if isinstance(encoded, pa.ChunkedArray):
                 encoded = encoded.combine_chunks()
-            inverse = inverse * max(len(encoded.dictionary), 1) + np.from_dlpack(encoded.indices)
+            inverse = inverse * max(len(encoded.dictionary), 1) + np.asarray(np.from_dlpack(encoded.indices), np.int64)
         _, one, inverse = np.unique(inverse, return_index=True, return_inverse=True)
         columns = [[name[int(row)].as_py() for row in one] for name in names]
         codes = [self._codes.setdefault(lane, len(self._codes)) for lane in zip(*columns, strict=True)]
@@ -70,7 +70,7 @@ class Lanes:
 
 def _numbers(column: pa.ChunkedArray) -> Numbers:
     """The numbers of a column without nulls. Not by ``to_numpy``, which imports pandas: half a second for no use."""
-    chunks = [np.from_dlpack(chunk) for chunk in column.chunks]
+    chunks = [np.asarray(np.from_dlpack(chunk), np.int64) for chunk in column.chunks]
     return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, np.int64), *chunks])
 
 
