@@ -164,7 +164,7 @@ def test_every_single_bit_of_a_value_changes_its_digests() -> None:
                 expected, {"t": texts(FORM, [{"id": "4711", "name": "AA", "fare": "12.5"}], ["k"])[0]}
             ).fetchone()
         )
-    # Without its first character, it is no object: all of those have digest 0, which no row has.
+    # Without its first character, it is not an object: all of those have digest 0, and no row has it.
     objects = [pair for pair, other in zip(found[1:], sorted(flipped), strict=True) if other.startswith("{")]
     assert len(set(objects)) == len(objects) == len(flipped) - 7
     assert found[0] not in found[1:]
