@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
+from onceproof.judge.case.canonical_texts import NUMBERS, canonical_texts, kind_of
 from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, COLUMN, HEADERS, KEY_TEXT
-from onceproof.judge.relations.canonical_texts import NUMBERS, canonical_texts, kind_of
 from onceproof.judge.relations.caused import with_batches
 from onceproof.values import digest, documents, written
 from onceproof.values.canonical import is_nested, literal, quote

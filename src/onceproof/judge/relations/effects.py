@@ -16,10 +16,10 @@ from onceproof.base.errors import NotEvaluated
 from onceproof.base.words import times
 from onceproof.history.database import common_shape
 from onceproof.judge.case import sources
+from onceproof.judge.case.canonical_texts import NUMBERS, all_texts, canonical_texts, kind_of
 from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, KEY_TEXT
 from onceproof.judge.relations import as_written, digests, states
-from onceproof.judge.relations.canonical_texts import NUMBERS, all_texts, canonical_texts, kind_of
 from onceproof.stores.contract import store_of
 from onceproof.values import digest, documents, shapes
 from onceproof.values.canonical import (
