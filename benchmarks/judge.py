@@ -6,7 +6,8 @@ damaged record.
 
 The baseline is what a user would write by hand, ``judge_baseline.sql``: it runs in a process of its own over the same Parquet
 files, after they were read once, with the threads and the memory of the judge. Compare the ratios, not the seconds, which
-depend on the machine and on what else runs on it.
+depend on the machine and on what else runs on it. Both processes find their Python modules compiled, as after an installation, and
+neither counts what it imports before it begins.
 
 ``--seeds N`` places the damage at random, once per seed, also each kind alone with a single record, and reports what is named.
 """
@@ -74,7 +75,8 @@ json.dump({"seconds": seconds, "cpu": cpu, "peak": peak, "verdict": verdict.to_j
 
 
 def judge_run(folder: Path) -> Judged:
-    done = subprocess.run([sys.executable, "-c", JUDGE, str(folder)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", JUDGE, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment(folder.parent))
     got = json.loads(done.stdout.splitlines()[-1])
     verdict = Verdict.from_json(got["verdict"])
     found = {(f.anomaly, str(w.cause)) for f in verdict.findings for w in f.witnesses}
@@ -121,9 +123,27 @@ def run_baseline(folder: Path) -> Baseline:
     sql = Path(__file__).with_name("judge_baseline.sql")
     with tempfile.TemporaryDirectory(prefix="baseline-", dir=folder.parent) as scratch:
         command = [sys.executable, "-c", BASELINE, str(folder), str(sql), scratch]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment(folder.parent))
     got = json.loads(done.stdout)
     return Baseline(got["seconds"], got["cpu"], got["peak"])
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """The environment of a process that stores compiled modules below the folder, also where this one may not store any."""
+    unwanted = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+    return {
+        **{name: value for name, value in os.environ.items() if name not in unwanted},
+        "PYTHONPYCACHEPREFIX": str(folder / "modules"),
+    }
+
+
+def compile_modules(folder: Path) -> None:
+    """Judge a small run once, so that all modules are compiled."""
+    small = folder / "small"
+    if not small.exists():
+        write_run(small, 6_000, "kafka", Damage(), 100)
+    judge_run(small)
+    run_baseline(small)
 
 
 def warm(folder: Path) -> None:
@@ -142,9 +162,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
         runs = args.runs or Path(scratch)
         print(machine())
+        runs.mkdir(parents=True, exist_ok=True)
+        compile_modules(runs)
         if args.seeds:
             for kind in args.outputs:
-                _seeds(Path(scratch), args.sizes[0], kind, args.seeds)
+                _seeds(runs, args.sizes[0], kind, args.seeds)
             return
         print(HEAD)
         for kind in args.outputs:

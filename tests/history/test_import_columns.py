@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import tempfile
 from decimal import Decimal
 from pathlib import Path
@@ -145,3 +146,15 @@ def _or_error(read: Any) -> Any:
         return read()
     except UsageError as error:
         return str(error)
+
+
+def test_a_file_of_many_groups_is_read_in_the_memory_of_a_few(tmp_path: Path) -> None:
+    """What was read of a group is dropped with it: the memory does not grow with the file."""
+    file, dice = tmp_path / "many.parquet", random.Random(4)  # bytes that cannot be compressed
+    with pq.ParquetWriter(file, pa.schema([("value", pa.binary())])) as writer:
+        for _ in range(40):
+            writer.write(pa.table({"value": pa.array([dice.randbytes(200_000)], pa.binary())}))
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in foreign_columns.records(file):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert 200_000 <= most < 10 * 200_000

@@ -29,7 +29,8 @@ class Registry(Generic[T]):
     """Named items of one kind (``noun``), loaded on first use from one package (if any) and one entry-point group.
 
     ``contract``: see `requires`. ``reserved``: names that no item may have. ``part`` is the name of the registry's own part: `of`
-    that name is the registry itself.
+    that name is the registry itself. ``module``: the name of the modules in the package's folders that register items; if it is
+    given, no other module of a folder is imported.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class Registry(Generic[T]):
         *,
         part: str = "",
         reserved: Collection[str] = (),
+        module: str | None = None,
     ) -> None:
         self.noun = noun
+        self._module = module
         self._package = package
         self.group = group
         self._contract = contract
@@ -160,7 +163,8 @@ class Registry(Generic[T]):
         if self._package is not None:
             package = importlib.import_module(self._package)
             for module in pkgutil.walk_packages(package.__path__, f"{self._package}."):
-                importlib.import_module(module.name)
+                if self._module is None or module.name.rpartition(".")[2] == self._module:
+                    importlib.import_module(module.name)
         for entry in entry_points(group=self.group):
             try:
                 self._add(entry)

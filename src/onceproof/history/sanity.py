@@ -128,11 +128,13 @@ class _Table:
         rules = self._rules
         for first, rows in _pieces(self._path, self._words):
             for name in rules.required:
-                self._refuse(first, rows, pc.is_null(rows[name]), name, "may not be null")
+                if rows[name].null_count:
+                    self._refuse(first, rows, pc.is_null(rows[name]), name, "may not be null")
             for name, allowed in rules.words.items():
                 self._only(first, rows, name, allowed, f"is not one of {', '.join(allowed)}")
             for name in rules.counts:
-                self._refuse(first, rows, pc.less(rows[name], 0), name, "may not be negative")
+                if _least(rows[name]) < 0:
+                    self._refuse(first, rows, pc.less(rows[name], 0), name, "may not be negative")
             for low, high in rules.ascending:
                 self._ascending(first, rows, low, high)
             if rules.unique:
@@ -150,8 +152,9 @@ class _Table:
                 return
 
     def _ascending(self, first: int, rows: pa.Table, low: str, high: str) -> None:
-        slack = _ROUNDING_S if low.endswith("_at") else 0
-        wrong = pc.greater(rows[low], pc.add(rows[high], slack))
+        wrong = pc.greater(rows[low], rows[high])
+        if low.endswith("_at") and pc.any(wrong).as_py():
+            wrong = pc.greater(rows[low], pc.add(rows[high], _ROUNDING_S))
         self._refuse(first, rows, wrong, low, f"is greater than its {high}", other=high)
 
     def _unique(self, first: int, rows: pa.Table) -> None:
@@ -185,6 +188,12 @@ class _Table:
         return HistoryError(f"{self._path}, row {row}: {what}", hint=_WRITER)
 
 
+def _least(numbers: pa.ChunkedArray) -> int:
+    """The least number, or 0 if there is none. Takes a fraction of the time of a comparison with 0."""
+    least: int | None = pc.min_max(numbers)["min"].as_py()
+    return 0 if least is None else least
+
+
 def _pieces(path: Path, words: list[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
     """All rows in pieces, fully decoded and with checksums verified: the number of the first row, and the rows."""
     read = 0
@@ -192,7 +201,8 @@ def _pieces(path: Path, words: list[str] | None = None) -> Iterator[tuple[int, p
         with pq.ParquetFile(path, read_dictionary=words, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):
                 before = read
-                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group]):
+                # One thread: handing out the columns of a small row group to several costs more than it saves.
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], use_threads=False):
                     for column in batch.columns:
                         column.validate(full=pa.types.is_string(column.type))
                     yield read, pa.Table.from_batches([batch])

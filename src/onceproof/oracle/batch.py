@@ -28,7 +28,6 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import quote as percent_encoded
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pydantic import Field
 
@@ -113,6 +112,8 @@ def _copy_as_one_file(written: Path, target: Path, template: str) -> None:
     """Copy what the command wrote, a file or a folder of files, into one file, row group by row group."""
     if not written.exists():
         raise precomputed.OracleFailed(f"oracle: command: it ended with exit code 0 and wrote nothing to {template}")
+    import pyarrow.dataset as ds  # it imports pandas, so that every judgement would begin half a second later
+
     try:
         rows = ds.dataset(written, format="parquet")  # ignores Spark's _SUCCESS and .crc files
         with pq.ParquetWriter(target, rows.schema, **PARQUET) as writer:

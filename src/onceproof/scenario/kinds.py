@@ -18,7 +18,7 @@ from onceproof.scenario.problem import shown
 #: Faults of Spark jobs; `Registry.of` returns those of other kinds of pipelines.
 faults: Registry[Any] = Registry("fault", "onceproof.chaos", "onceproof.faults", part="command")
 oracles: Registry[Any] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
-stores: Registry[Any] = Registry("store", "onceproof.stores", "onceproof.stores")
+stores: Registry[Any] = Registry("store", "onceproof.stores", "onceproof.stores", module="store")
 
 #: The type of an error whose context has a ``message`` and a ``hint`` for the author of the scenario.
 COMPLAINT = "complaint"

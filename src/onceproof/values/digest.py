@@ -1,10 +1,11 @@
 """The digest of an effect: three numbers that represent its identity and content when millions of effects are compared.
 
 ``h`` is for the identity, ``digest_1`` and ``digest_2`` for the content: the lower 64 bits of the identity text's MD5, and the two
-halves of the content text's. The texts are those of `onceproof.values.canonical`: version 1 of the encoding is the JSON object of
-the columns' canonical texts, in the order in which the oracle gives them, without blanks, as UTF-8. ``docs/digests.md`` describes
-it, and says how likely two different texts have the same digests. ``hash(h, digest_2)`` identifies a state of a changelog,
-identity and content together.
+halves of the content text's. The identity's text is the JSON object of its columns' canonical texts (`onceproof.values.canonical`), in
+the order in which the oracle gives them, without blanks, as UTF-8. The content's text (version 2 of the encoding) is that of
+`onceproof.values.written` if the output's values have a form, and otherwise such an object of all columns. ``docs/digests.md``
+describes it, and says how likely two different texts have the same digests. ``hash(h, digest_2)`` identifies a state of a
+changelog, identity and content together.
 
 Digests are compared by their exact sums: with XOR, a duplicated pair would cancel out, and a DOUBLE would lose digits. A sum of
 64-bit numbers is a HUGEINT, which has room for 2 ** 63 of them. DuckDB's own hash would be faster, but texts that differ in one
@@ -43,9 +44,9 @@ def of_content(content: str) -> tuple[str, str]:
     return f"coalesce((md5_number({content}) >> 64)::UBIGINT, 0)", of_text(content)
 
 
-def of_row() -> str:
+def of_row(content: str = "content") -> str:
     """SQL for the digests of a row with ``id`` and ``content``, as ``h``, ``digest_1`` and ``digest_2``."""
-    one, two = of_content("content")
+    one, two = of_content(content)
     return f"{of_text('id')} AS h, {one} AS digest_1, {two} AS digest_2"
 
 

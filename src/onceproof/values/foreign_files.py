@@ -285,10 +285,12 @@ def parquet_tables(path: Path) -> Iterator[tuple[int, pa.Table]]:
         with pq.ParquetFile(path) as file:
             schema = _microseconds(file.schema_arrow)
             check_names(path, schema)
-            for batch in file.iter_batches(_BATCH_ROWS):
-                if batch.num_rows:
-                    yield number, pa.Table.from_batches([batch]).cast(schema)
-                number += batch.num_rows
+            # Group by group: asked for all groups, the reader keeps what it has read of each until the end.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group]):
+                    if batch.num_rows:
+                        yield number, pa.Table.from_batches([batch]).cast(schema)
+                    number += batch.num_rows
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read after row {number}: {error}") from error
 

@@ -51,6 +51,7 @@ from onceproof.oracle.contract.expectation import Expectation
 from onceproof.oracle.contract.inputs import InputRecords
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
+from onceproof.values.written import Form
 
 
 class Case(Database):
@@ -93,6 +94,10 @@ class Case(Database):
         """Whether the content of ``judge.uncommitted`` is known. If not, the table is empty."""
         self.digest_first = False
         """Whether both sides are stored as digests, and their rows are loaded when they are asked for."""
+        self.forms: dict[str, Form] = {}
+        """Output -> the form in which its values are written, if they are first compared as they are."""
+        self.repeated: dict[str, int] = {}
+        """Output -> how many identities are expected more than once. Not known for changelogs."""
         self.effect_sources: dict[str, str] = {}
         """Output -> SQL for its effects, still as observed (`onceproof.judge.case.sources`)."""
         self._on_demand = on_demand

@@ -42,9 +42,10 @@ _FIND_SEVERAL = """
     SELECT h FROM judge.expected_digests WHERE output = $output GROUP BY h HAVING count(*) > 1
     UNION SELECT h FROM judge.suspects WHERE output = $output"""
 
-_INSERT = """
-    INSERT INTO judge.caused
-    SELECT $output, s.*, CASE WHEN s."offset" < b.end_offset THEN b.query END, CASE WHEN s."offset" < b.end_offset THEN b.batch END
+_FIND_SUSPECTS = "CREATE OR REPLACE TEMP TABLE several AS SELECT DISTINCT h FROM judge.suspects WHERE output = $output"
+
+_PLACED = """
+    SELECT s.*, CASE WHEN s."offset" < b.end_offset THEN b.query END, CASE WHEN s."offset" < b.end_offset THEN b.batch END
     FROM ({rows}) s
     ASOF LEFT JOIN (FROM judge.output_batches WHERE output = $output) b
         ON b.topic = s.topic AND b."partition" = s."partition" AND s."offset" >= b.start_offset"""
@@ -65,9 +66,8 @@ _STRETCHES = """
 _LENGTH = """
     SELECT greatest(sum(end_offset - start_offset) // count(*), 1) FROM judge.output_batches WHERE output = $output"""
 
-_INSERT_APART = """
-    INSERT INTO judge.caused
-    SELECT $output, s.*, b.query, b.batch FROM ({rows}) s
+_PLACED_APART = """
+    SELECT s.*, b.query, b.batch FROM ({rows}) s
     LEFT JOIN stretches_of_batches b
         ON b.topic = s.topic AND b."partition" = s."partition" AND b.stretch = s."offset" // {length}
         AND s."offset" >= b.start_offset AND s."offset" < b.end_offset"""
@@ -142,30 +142,60 @@ def unknown(case: Case) -> list[str]:
     return doubts
 
 
+# Effects that were found by their text have their cause and batch already (`onceproof.judge.relations.as_written`).
+_VIEW = """
+    CREATE VIEW judge.caused AS
+    SELECT output, h, coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos, commit_order, cause_topic AS topic,
+           cause_partition AS "partition", cause_offset AS "offset", scope, 1::BIGINT AS nth, query, batch
+    FROM judge.effect_digests WHERE cause_offset IS NOT NULL
+    UNION ALL FROM judge.caused_apart"""
+
+_FORGET_CAUSES = """
+    UPDATE judge.effect_digests SET cause_offset = NULL
+    WHERE output = $output AND cause_offset IS NOT NULL AND h IN (SELECT h FROM several)"""
+
+
 def create(case: Case) -> None:
     case.compare()
-    case.sql("""CREATE TABLE judge.caused (output VARCHAR, h UBIGINT, lane INTEGER, pos BIGINT, commit_order BIGINT, topic VARCHAR,
+    name = "judge.caused_apart" if case.digest_first else "judge.caused"
+    case.sql(f"""CREATE TABLE {name} (output VARCHAR, h UBIGINT, lane INTEGER, pos BIGINT, commit_order BIGINT, topic VARCHAR,
                 "partition" INTEGER, "offset" BIGINT, scope UBIGINT, nth BIGINT, query VARCHAR, batch BIGINT)""")
+    if case.digest_first:
+        case.sql(_VIEW)
     for output, expectation in case.expectations.items():
         if not expectation.has_cause:
             continue
         if case.scenario.outputs[output].kind == "changelog":
-            _insert(case, output, _SEVERAL, state="hash(h, digest_2)", among="true")
+            _insert(case, output, name, _SEVERAL, state="hash(h, digest_2)", among="true")
         else:
-            case.sql(_FIND_SEVERAL, {"output": output})
-            _insert(case, output, _ONCE)
-            _insert(case, output, _SEVERAL, among="h IN (SELECT h FROM several)")
+            repeated = not case.digest_first or case.repeated[output]
+            case.sql(_FIND_SEVERAL if repeated else _FIND_SUSPECTS, {"output": output})
+            several = case.number("SELECT count(*) FROM several")
+            if several and output in case.forms:
+                case.sql(_FORGET_CAUSES, {"output": output})
+            _insert(case, output, name, _ONCE, which="cause_offset IS NULL" if output in case.forms else "true")
+            if several:
+                _insert(case, output, name, _SEVERAL, among="h IN (SELECT h FROM several)")
 
 
-def _insert(case: Case, output: str, query: str, *, state: str = "h", **conditions: str) -> None:
+def _insert(
+    case: Case, output: str, table: str, query: str, *, state: str = "h", which: str = "true", **conditions: str
+) -> None:
     effects = f"""SELECT {state} AS h, coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos, commit_order
-        FROM judge.effect_digests WHERE output = $output"""  # noqa: S608
+        FROM judge.effect_digests WHERE output = $output AND {which}"""  # noqa: S608
     causes = f"""SELECT {state} AS h, topic, "partition", "offset", scope
         FROM judge.expected_digests WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
-    rows = query.format(effects=effects, causes=causes, **conditions)
+    rows = with_batches(case, output, query.format(effects=effects, causes=causes, **conditions))
+    case.sql(f"INSERT INTO {table} SELECT $output, * FROM ({rows})", {"output": output})  # noqa: S608
+
+
+def with_batches(case: Case, output: str, rows: str) -> str:
+    """SQL that adds ``query`` and ``batch`` to rows with a cause: ``topic``, ``partition``, ``offset``. Takes ``$output``.
+
+    Right until it is called for another output.
+    """
     if case.number(_OVERLAP, {"output": output}):
-        case.sql(_INSERT.format(rows=rows), {"output": output})
-        return
+        return _PLACED.format(rows=rows)
     length = case.number(_LENGTH, {"output": output}) or 1
     case.sql(_STRETCHES.format(length=length), {"output": output})
-    case.sql(_INSERT_APART.format(rows=rows, length=length), {"output": output})
+    return _PLACED_APART.format(rows=rows, length=length)

@@ -32,19 +32,26 @@ MOST_WHOLE = 400_000
 _DIGESTS = "h, digest_1, digest_2"
 _EXPECTED = f"""output VARCHAR, {digest.COLUMNS}, topic VARCHAR, "partition" INTEGER, "offset" BIGINT, scope UBIGINT,
                 to_partition INTEGER"""
-_EFFECTS = (
-    f"""output VARCHAR, {digest.COLUMNS}, "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT"""
-)
+_EFFECTS = f"""output VARCHAR, {digest.COLUMNS}, "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT,
+               cause_topic VARCHAR, cause_partition INTEGER, cause_offset BIGINT, scope UBIGINT, query VARCHAR, batch BIGINT"""
 
 # ``scope``: the digest of the cause's key; NULL without a key.
 _CAUSE = f"""topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN {digest.of_text('"key"')} END AS scope, to_partition"""
 _POSITION = """"partition", "offset", xid, commit_order"""
 
-#: SQL that reduces rows like those of ``judge.expected`` (without digests) to those of ``judge.expected_digests``.
-OF_EXPECTED = f"SELECT output, {digest.of_row()}, {_CAUSE} FROM ({{rows}})"  # noqa: S608
 
-#: The same for ``judge.effect_rows`` and ``judge.effect_digests``.
-OF_EFFECTS = f"SELECT output, {digest.of_row()}, {_POSITION} FROM ({{rows}})"  # noqa: S608
+def of_expected(rows: str, *, written: bool = False) -> str:
+    """SQL that reduces rows like those of ``judge.expected`` (without digests) to those of ``judge.expected_digests``.
+
+    With ``written``, the digests are of their text in the form of the output, in a column of that name.
+    """
+    return f"SELECT output, {digest.of_row('written' if written else 'content')}, {_CAUSE} FROM ({rows})"  # noqa: S608
+
+
+def of_effects(rows: str, *, written: bool = False) -> str:
+    """The same for ``judge.effect_rows`` and ``judge.effect_digests``, without the causes of the effects."""
+    no_cause = "NULL, NULL, NULL, NULL, NULL, NULL"
+    return f"SELECT output, {digest.of_row('written' if written else 'content')}, {_POSITION}, {no_cause} FROM ({rows})"  # noqa: S608
 
 
 def suffice(case: Case, inputs: Inputs) -> bool:
@@ -86,6 +93,9 @@ def create_effects(case: Case) -> None:
 
 
 def forget(case: Case, output: str) -> None:
-    """Forget what is expected in an output that cannot be judged: otherwise all of it would count as lost."""
-    for table in ("judge.expected", *(["judge.expected_digests"] if case.digest_first else [])):
+    """Forget both sides of an output that cannot be judged: otherwise all that is expected in it would count as lost."""
+    tables = ["judge.expected"]
+    if case.digest_first:
+        tables += ["judge.expected_digests", "judge.effect_digests"]
+    for table in tables:
         case.sql(f"DELETE FROM {table} WHERE output = $output", {"output": output})  # noqa: S608

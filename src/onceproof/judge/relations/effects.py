@@ -9,33 +9,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.base.words import times
 from onceproof.history.database import common_shape
 from onceproof.judge.case import sources
+from onceproof.judge.case.canonical_texts import NUMBERS, all_texts, canonical_texts, kind_of
 from onceproof.judge.case.outputs import Reading
-from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
-from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.relations import digests, states
+from onceproof.judge.case.record_key import BESIDE_THE_VALUE, KEY_TEXT
+from onceproof.judge.relations import as_written, digests, states
 from onceproof.stores.contract import store_of
 from onceproof.values import digest, documents, shapes
 from onceproof.values.canonical import (
-    WHOLE_NUMBERS,
-    canonical_rows,
     document,
-    is_nested,
     literal,
     member,
     quote,
 )
-from onceproof.values.nested import EXACT_NUMBERS
 from onceproof.values.shapes import Shape
 from onceproof.values.tolerance import within
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
     from onceproof.scenario.outputs import Tolerance
+    from onceproof.values.written import Form
 
 #: SQL for three columns: ``lane`` and ``pos`` order the effects of one output; ``place`` is the position in words.
 POSITION = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
@@ -52,11 +51,13 @@ def load(case: Case) -> None:
     for output, spec in case.scenario.outputs.items():
         named.append(f"({literal(output)}, {literal(spec.place)}, {literal(store_of(spec).words.commit)})")
         source = sources.effects(case, output)
-        problem = case.unreadable.get(output) or _shape_problem(case, output, source)
+        case.effect_sources[output] = source
+        judged = output in case.expectations and output not in case.unreadable
+        settled = judged and output in case.forms and as_written.settle(case, output, source)
+        problem = case.unreadable.get(output) or (None if settled else _shape_problem(case, output, source))
         if problem is not None:
             _give_up(case, output, problem)
-        elif output in case.expectations:
-            case.effect_sources[output] = source
+        elif output in case.expectations and not settled:
             insert(case, output, reduced=case.digest_first)
             if spec.kind == "changelog":
                 states.drop_unseen(case, output)
@@ -74,7 +75,9 @@ def insert(case: Case, output: str, *, reduced: bool = False, wanted: bool = Fal
     """
     source = case.effect_sources[output]
     if reduced:
-        case.sql(f"INSERT INTO judge.effect_digests {digests.OF_EFFECTS.format(rows=decoded(case, output, source))}")
+        form = case.forms.get(output)
+        rows = decoded(case, output, source if form is None else as_written.others(case, output, source), written=form)
+        case.sql(f"INSERT INTO judge.effect_digests {digests.of_effects(rows, written=form is not None)}")
         return
     if wanted:
         source = _WANTED_POSITIONS.format(source=source, output=literal(output))
@@ -92,97 +95,47 @@ _WANTED_POSITIONS = """
     ON p."partition" IS NOT DISTINCT FROM s."partition" AND p."offset" IS NOT DISTINCT FROM s."offset" """
 
 
-def decoded(case: Case, output: str, source: str, *more: str) -> str:
-    """SQL for ``output``, ``id`` and ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
-    spec, columns = case.scenario.outputs[output], case.expectations[output].columns
-    members = {name: kind for name, kind in columns.items() if name not in BESIDE_THE_VALUE}
-    reading = case.readings.get(output, Reading())
-    # A string inside JSON keeps its quotes; a table gives JSON as plain text.
-    any_json = not spec.has_rows
-    if spec.expected == "empty" and spec.has_rows:
-        source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
-    kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in members.items()}
-    parsed = "NULL AS f" if reading.exact else f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
-    twice = reading.exact or reading.long_numbers
-    if twice:
-        all_texts = _all_texts(case, output)
-        wanted = {
-            name: (reading.members.get(name, name), documents.OTHER if all_texts else _kind(kind))
-            for name, kind in members.items()
-        }
-        again = f"{documents.FUNCTION}(content, {literal(documents.fields_of(wanted))})"
-        again = f"json_transform({again}, {literal(json.dumps(dict.fromkeys(members, 'VARCHAR')))})"
-        if not reading.exact:
-            again = f"CASE WHEN regexp_matches(content, {literal(documents.LONG_FRACTION)}) THEN {again} END"
-        parsed += f", {again} AS d"
-    # The output's columns may have the names of ours: prefix them with "=".
-    fields = {name: f"={name}" for name in columns}
-    opened = ", ".join(f"{_field(name, reading)} AS {quote(field)}" for name, field in fields.items())
-    texts = canonical_rows(
-        f"""SELECT * EXCLUDE ({"f, d" if twice else "f"}, content), {opened}
-            FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
-        {fields[name]: sql_type for name, sql_type in columns.items() if name not in reading.canonical},
-    )
-    identity = {name: quote(fields[name]) for name in case.scenario.outputs[output].identity}
+def decoded(case: Case, output: str, source: str, *more: str, written: Form | None = None) -> str:
+    """SQL for ``output``, ``id`` and ``content`` in canonical form, the position, and ``more`` columns of ``source``.
+
+    With ``written``, also for the row's text in that form, as ``written``.
+    """
+    columns = case.expectations[output].columns
+    if output in case.forms and output not in case.readings and (problem := _read_settled(case, output)) is not None:
+        raise NotEvaluated(problem)
+    texts = canonical_texts(case, output, columns, case.readings.get(output, Reading()), source)
+    fields = {name: quote(f"={name}") for name in columns}
     rest = "".join(f", {column}" for column in more)
+    rest += "" if written is None else f", {as_written.text_of(written, columns)} AS written"
     return f"""
-        SELECT {literal(output)} AS output, {document(identity)} AS id,
-               {document({name: quote(field) for name, field in fields.items()})} AS content,
+        SELECT {literal(output)} AS output, {document({n: fields[n] for n in case.scenario.outputs[output].identity})} AS id,
+               {document(fields)} AS content,
                "partition", "offset", xid, commit_order, {KEY_TEXT} AS "key"{rest}
         FROM ({texts})"""  # noqa: S608
 
 
-def _field(name: str, reading: Reading) -> str:
-    """SQL for a field's text, from the exact parsing if there was one."""
-    if name == RECORD_KEY:
-        return KEY_TEXT
-    if name == HEADERS:
-        return "headers"
-    once, again = f"f.{quote(name)}", f"d.{quote(name)}"
-    if reading.exact:
-        return again
-    return f"CASE WHEN d IS NULL THEN {once} ELSE {again} END" if reading.long_numbers else once
-
-
-def _all_texts(case: Case, output: str) -> bool:
-    """Whether every value of the output is text, whatever its type, or is compared with text observed in another run."""
-    spec = case.scenario.outputs[output]
-    return spec.has_rows or spec.decode in ("string", "bytes") or case.answer.texts
-
-
-def _kind(sql_type: str) -> str:
-    """The kind (`onceproof.values.documents`) for a member that is compared as this type (`onceproof.values.canonical`)."""
-    kind = sql_type.split("(")[0].strip()
-    if is_nested(sql_type):
-        return documents.JSON
-    if kind in EXACT_NUMBERS:
-        return documents.DECIMAL
-    if kind in WHOLE_NUMBERS:
-        return documents.WHOLE
-    kinds = {"DOUBLE": documents.FRACTION, "FLOAT": documents.FRACTION, "BOOLEAN": documents.BOOLEAN}
-    return kinds.get(kind, documents.TEXT if kind in ("VARCHAR", "ENUM") else documents.OTHER)
-
-
-def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool, shape: Shape | None) -> Reading:
-    """How to read an output whose values have these names. Scans its records once, for values that need exact reading.
+def _reading(
+    case: Case, output: str, names: Collection[str], values: str, *, repeated: bool, shape: Shape | None
+) -> Reading:
+    """How to read an output whose values have these names. Scans ``values`` once, for those that need exact reading.
 
     No scan is needed if all values have one shape, whose strings and numbers are where they are expected.
     """
     members = {column: name for name, column in documents.renamed(names).items()}
     spec = case.scenario.outputs[output]
-    if _all_texts(case, output):
+    if all_texts(case, output):
         return Reading(
             exact=bool(members) or repeated, long_numbers=case.answer.texts and not spec.has_rows, members=members
         )
     columns = {
-        name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name not in BESIDE_THE_VALUE
+        name: kind_of(kind) for name, kind in case.expectations[output].columns.items() if name not in BESIDE_THE_VALUE
     }
-    numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
+    numbers = [name for name, kind in columns.items() if kind in NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
     if shape is not None and not any(
         (shape.kinds.get(name) == shapes.STRING) != (kind == documents.TEXT)
         for name, kind in columns.items()
-        if name in shape.kinds and (kind in _NUMBERS or kind == documents.TEXT)
+        if name in shape.kinds and (kind in NUMBERS or kind == documents.TEXT)
     ):
         written = {
             name
@@ -195,8 +148,8 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool,
         r"\\u",
         *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, "[-0-9tf]")) if names),
     ]
-    every = sources.records(output, spec, "content IS NOT NULL")
-    fractions = any(kind in (*_NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
+    every = f"SELECT * FROM ({values}) WHERE content IS NOT NULL"  # noqa: S608
+    fractions = any(kind in (*NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
     # Nearly always there are none: one cheap look at every record shows it.
     any_of = literal("|".join([*suspects, *([documents.MAYBE_LONG] if fractions else [])]))
     if not case.number(f"SELECT count(*) FROM ({every}) WHERE regexp_matches(content, {any_of})"):  # noqa: S608
@@ -211,9 +164,6 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool,
     return Reading(exact=exact, long_numbers=bool(row["long"]), members=members)
 
 
-_NUMBERS = (documents.WHOLE, documents.FRACTION, documents.BOOLEAN)
-
-
 def _in_json(names: Sequence[str]) -> str:
     """A regular expression for these names as JSON strings."""
     return f'"(?:{"|".join(re.escape(json.dumps(name, ensure_ascii=False)[1:-1]) for name in names)})"'
@@ -226,12 +176,27 @@ def _other_kinds(case: Case, records: str, columns: Mapping[str, str], suspects:
                 WHERE regexp_matches(content, {literal(suspects)})"""  # noqa: S608
     for (kinds,) in case.sql(query).fetchall():
         for wanted, kind in zip(columns.values(), kinds or (), strict=False):
-            if (kind == "VARCHAR") if wanted in _NUMBERS else (wanted == documents.TEXT and kind in _PLAIN):
+            if (kind == "VARCHAR") if wanted in NUMBERS else (wanted == documents.TEXT and kind in _PLAIN):
                 return True
     return False
 
 
 _PLAIN = ("UBIGINT", "BIGINT", "DOUBLE", "BOOLEAN")
+
+
+def _read_settled(case: Case, output: str) -> str | None:
+    """Determine how the values of an output are read whose effects needed no decoding. Returns what `_shape_problem` returns."""
+    if _shows_all(case, output):
+        # All values are written like canonical texts, perhaps with long numbers.
+        case.readings[output] = Reading(long_numbers=not case.scenario.outputs[output].has_rows)
+        return None
+    return _shape_problem(case, output, case.effect_sources[output])
+
+
+def _shows_all(case: Case, output: str) -> bool:
+    """Whether the effects of an output are all its records."""
+    hidden = "SELECT count(*) FROM history.output WHERE output = $output AND visibility <> 'committed'"
+    return case.scenario.outputs[output].kind == "append" and not case.number(hidden, {"output": output})
 
 
 def _give_up(case: Case, output: str, problem: str) -> None:
@@ -243,16 +208,23 @@ def _give_up(case: Case, output: str, problem: str) -> None:
 
 def _shape_problem(case: Case, output: str, source: str) -> str | None:
     """Why the effects cannot be compared with the expected ones; None if they can. Usually takes one scan, of their names."""
-    if case.scenario.outputs[output].expected == "empty":
+    spec = case.scenario.outputs[output]
+    if spec.expected == "empty":
         return None
-    shape = _common_shape(case, output, source)
+    form = case.forms.get(output) if _shows_all(case, output) else None
+    # Values that need no decoding have the members of the form, and nothing that needs exact reading except long numbers.
+    rest = None if form is None else as_written.others(case, output, source)
+    every_value = rest or (source if spec.has_rows else sources.records(output, spec, "true"))
+    shape = _common_shape(case, every_value)
     if shape is not None:
         every_shape = {tuple(shape.kinds)}
     else:
-        query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
+        query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({rest or source})"  # noqa: S608
         every_shape = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
+    if form is not None:
+        every_shape.add(tuple(member.name for member in form.members))
     # The source of an append output holds all its records. A value without names is an empty object, or no object.
-    if () in every_shape or case.scenario.outputs[output].kind != "append":
+    if () in every_shape or spec.kind != "append":
         problem = _undecodable(case, output)
         if problem is not None:
             return problem
@@ -260,21 +232,20 @@ def _shape_problem(case: Case, output: str, source: str) -> str | None:
     every = names
     if output in case.expectations:
         repeated = any(len(set(names_)) < len(names_) for names_ in every_shape)
-        wanted = {*case.expectations[output].columns, *case.scenario.outputs[output].ignore}
+        wanted = {*case.expectations[output].columns, *spec.ignore}
         every = documents.with_absent(names, wanted)
-        case.readings[output] = _reading(case, output, every, repeated=repeated, shape=shape)
+        reading = _reading(case, output, every, every_value, repeated=repeated, shape=shape)
+        case.readings[output] = replace(reading, long_numbers=not spec.has_rows) if form is not None else reading
     columns = documents.columns(every)
     found = {columns[name] for name in names}
     return _missing_identity(case, output, found) or _unnamed_columns(case, output, found)
 
 
-def _common_shape(case: Case, output: str, source: str) -> Shape | None:
+def _common_shape(case: Case, values: str) -> Shape | None:
     """The shape of every value of an output, also of those that no reader sees; None if there are several, or a value is missing."""
-    spec = case.scenario.outputs[output]
-    values = f"FROM ({source})" if spec.has_rows else f"FROM ({sources.records(output, spec, 'true')})"
-    if case.number(f"SELECT count(*) {values} WHERE content IS NULL"):
+    if case.number(f"SELECT count(*) FROM ({values}) WHERE content IS NULL"):  # noqa: S608
         return None
-    return common_shape(case, "content", values)
+    return common_shape(case, "content", f"FROM ({values})")
 
 
 def _undecodable(case: Case, output: str) -> str | None:

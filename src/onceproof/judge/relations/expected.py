@@ -16,7 +16,7 @@ from onceproof.base.errors import NotEvaluated, UsageError
 from onceproof.base.words import are, times
 from onceproof.judge.case import record_key
 from onceproof.judge.case.outputs import OutputExpectation
-from onceproof.judge.relations import digests, expected_columns
+from onceproof.judge.relations import as_written, digests, expected_columns
 from onceproof.oracle import oracle_of
 from onceproof.oracle.contract.expectation import CLOSES, RESERVED, Expectation, ExpectedRows
 from onceproof.oracle.contract.inputs import COMMITTED, Inputs, View
@@ -26,6 +26,7 @@ from onceproof.values.canonical import as_text, canonical_rows, document, is_can
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
+    from onceproof.values.written import Form
 
 
 def create(case: Case) -> None:
@@ -105,7 +106,8 @@ def check_identities(case: Case) -> None:
         query = """SELECT count(*) AS n, min(id) AS first FROM (
                        SELECT min(id) AS id FROM judge.expected WHERE output = $output AND h IN (
                            SELECT h FROM judge.expected_digests WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
-        if not case.number(_SEVERAL_ROWS, {"output": output}):
+        case.repeated[output] = case.number(_SEVERAL_ROWS, {"output": output})
+        if not case.repeated[output]:
             continue
         case.all_expected()
         row = case.rows(query, {"output": output})[0]
@@ -187,8 +189,11 @@ def _take(
             columns[record_key.HEADERS] = "VARCHAR"
         if chosen is not None and chosen.of_cause is not None:
             query = f"SELECT * FROM (\n{query}\n) WHERE {chosen.of_cause}"  # noqa: S608
-        whole_rows = _rows(case, output, query, types, columns, key)
-        stored = digests.OF_EXPECTED.format(rows=whole_rows) if reduced else digest.of_rows(whole_rows)
+        form = as_written.form_of(case, output, columns) if reduced else None
+        if form is not None:
+            case.forms[output] = form
+        whole_rows = _rows(case, output, query, types, columns, key, form)
+        stored = digests.of_expected(whole_rows, written=form is not None) if reduced else digest.of_rows(whole_rows)
         if chosen is not None:
             stored = f"SELECT * FROM ({stored}) WHERE {chosen.of_digest}"  # noqa: S608
         case.sql(f"INSERT INTO {table} SELECT * FROM read_parquet({literal(str(inputs.store(stored)))})")  # noqa: S608
@@ -230,8 +235,19 @@ def _key_source(case: Case, inputs: Inputs, output: str, query: str, types: dict
     return ("_to_key" if "_to_key" in types else "_key") if record_key.COLUMN in known.columns else None
 
 
-def _rows(case: Case, output: str, query: str, types: dict[str, str], columns: dict[str, str], key: str | None) -> str:
-    """SQL for rows like those of ``judge.expected``, without their digests. ``columns`` are compared, with ``key`` as the key."""
+def _rows(
+    case: Case,
+    output: str,
+    query: str,
+    types: dict[str, str],
+    columns: dict[str, str],
+    key: str | None,
+    form: Form | None = None,
+) -> str:
+    """SQL for rows like those of ``judge.expected``, without their digests. ``columns`` are compared, with ``key`` as the key.
+
+    With ``form``, also for their texts in that form, as ``written``.
+    """
     spec = case.scenario.outputs[output]
     has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
     given = {name: quote(name) for name in columns}
@@ -253,9 +269,10 @@ def _rows(case: Case, output: str, query: str, types: dict[str, str], columns: d
     )
     identity = document({name: quote(fields[name]) for name in spec.identity})
     content = document({name: quote(field) for name, field in fields.items()})
+    written = "" if form is None else f", {as_written.text_of(form, columns)} AS written"
     changelog = spec.kind == "changelog"
     nth = f"row_number() OVER (PARTITION BY {identity} ORDER BY _offset, _partition)" if changelog else "NULL"
     return f"""SELECT {literal(output)} AS output, {identity} AS id, {content} AS content, _topic::VARCHAR AS topic,
                       _partition::INTEGER AS "partition", _offset::BIGINT AS "offset", _key::VARCHAR AS "key",
-                      {nth}::BIGINT AS nth, _to_partition::INTEGER AS to_partition, {CLOSES}::BIGINT AS closes_us
+                      {nth}::BIGINT AS nth, _to_partition::INTEGER AS to_partition, {CLOSES}::BIGINT AS closes_us{written}
                FROM ({texts})"""  # noqa: S608

@@ -12,7 +12,6 @@ from onceproof.base.errors import HistoryError, UsageError
 from onceproof.history.run_record import OutputRecord
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.stack.api import Stack
-from onceproof.stack.fetch.components import ensure_jars
 from onceproof.stores.contract import ReadBack, State, Words, stores
 from onceproof.stores.delta.log import LOG, DataFile, numbers, versions
 from onceproof.stores.folder import FolderStore
@@ -36,6 +35,8 @@ class DeltaStore(FolderStore):
     words = Words("row", "table", "version", "added by version")
 
     def jars(self) -> tuple[Path, ...]:
+        from onceproof.stack.fetch.components import ensure_jars  # judging needs nothing of what fetches
+
         return ensure_jars("delta")
 
     def name(self, spec: OutputSpec) -> str:
