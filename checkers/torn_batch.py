@@ -46,25 +46,22 @@ _PARTIAL_WITNESSES = """
     ORDER BY query, batch, topic, "partition", "offset", id LIMIT $limit"""
 
 # Records of one producer epoch of which some were committed and others were not. If their creation times overlap, they
-# belong to one transaction and not to two consecutive ones. It does not follow if the job sets the times itself: a batch
-# that was aborted and written again has the same times twice. Then they go backwards in a partition (``backwards``), which
-# the clock of a producer does not.
+# belong to one transaction and not to two consecutive ones. It does not follow if the job sets the times itself (``own``): a
+# batch that was aborted and written again has the same times twice.
 _BROKEN = """
     CREATE OR REPLACE TEMP TABLE broken AS
-    WITH written AS (
-        SELECT *, timestamp_ms < lag(timestamp_ms) OVER (PARTITION BY producer_id, producer_epoch, "partition" ORDER BY "offset") AS earlier
-        FROM history.output WHERE output = $output AND producer_id IS NOT NULL
-            AND (txn_end_offset IS NOT NULL OR visibility = 'open'))
     SELECT producer_id, producer_epoch, count(*) FILTER (visibility <> 'committed') AS hidden,
-           coalesce(bool_or(earlier), false) AS backwards,
-           min_by("partition" || '@' || "offset", ("partition", "offset")) FILTER (visibility = 'committed') AS present
-    FROM written GROUP BY producer_id, producer_epoch
+           min_by("partition" || '@' || "offset", ("partition", "offset")) FILTER (visibility = 'committed') AS present,
+           (producer_id, producer_epoch) IN (SELECT (producer_id, producer_epoch) FROM own_times) AS own
+    FROM history.output WHERE output = $output AND producer_id IS NOT NULL
+        AND (txn_end_offset IS NOT NULL OR visibility = 'open')
+    GROUP BY producer_id, producer_epoch
     HAVING min(timestamp_ms) FILTER (visibility = 'committed') < max(timestamp_ms) FILTER (visibility <> 'committed')
        AND min(timestamp_ms) FILTER (visibility <> 'committed') < max(timestamp_ms) FILTER (visibility = 'committed')"""
 
 _BROKEN_WITNESSES = """
     SELECT c.id, c.place, c.visibility, b.producer_id, b.producer_epoch, o.named || '/' || b.present AS present
-    FROM (FROM broken WHERE NOT backwards) b JOIN judge.outputs o ON o.output = $output
+    FROM (FROM broken WHERE NOT own) b JOIN judge.outputs o ON o.output = $output
     JOIN history.output h ON h.output = $output AND h.producer_id = b.producer_id AND h.producer_epoch = b.producer_epoch
         AND h.visibility <> 'committed'
     JOIN judge.changes c ON c.output = h.output AND c."partition" = h."partition" AND c."offset" = h."offset"
@@ -116,7 +113,8 @@ class TornBatch(Checker):
         "complete at the end, it is transient. If some records of a Kafka transaction are committed and others "
         "aborted or still open, it survived. A batch in part or in steps violates atomic: batch; "
         "a transaction in part violates atomic: transaction as well. Not "
-        "evaluated unless the history shows which input caused which row, or the times of the commits.",
+        "evaluated unless the history shows which input caused which row, or the times of the commits, nor for transactions of "
+        "one producer epoch whose records have other creation times than those of the producer's clock.",
         stops=(
             "One sink transaction for the whole batch: stage in tasks, publish in the driver's commit.",
             "In readers: read_committed on Kafka, the snapshot of one transaction on Postgres.",
@@ -237,14 +235,15 @@ def _no_transactions(case: Case, output: str) -> str | None:
 
 
 def _broken(case: Case, output: str, *, claimed: bool) -> Results:
+    torn_batches.find_own_times(case, output)
     case.sql(_BROKEN, {"output": output})
-    if claimed and (unclear := case.number("SELECT count(*) FROM broken WHERE backwards")):
+    if claimed and (unclear := case.number("SELECT count(*) FROM broken WHERE own")):
         yield Gap(
             output,
-            f"{times(unclear, 'producer epoch')} has both committed and other records, whose creation times go backwards: "
-            "the job sets them itself, so they do not tell which records are of one transaction",
+            f"{times(unclear, 'producer epoch')} has both committed and other records, whose creation times are not those of a "
+            "clock that advances: the job may set them itself, and they do not tell which records are of one transaction",
         )
-    if total := case.number("SELECT sum(hidden) FROM broken WHERE NOT backwards"):
+    if total := case.number("SELECT sum(hidden) FROM broken WHERE NOT own"):
         rows = [{"output": output, "total": total}]
         summary = f"{times(total, 'record')} not committed, in transactions whose other records are"
         at = ["present", "place"]

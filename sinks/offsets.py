@@ -155,6 +155,13 @@ def decide(recorded: Progress | None, ranges: Ranges, query_id: str, *, rebuilds
         )
     partitions = [(topic, partition) for topic, ends in ranges.end.items() for partition in ends]
     done = {tp: _done(recorded.offsets, ranges, *tp) for tp in partitions}
+    is_replay = ranges.batch == recorded.batch_id and all(done[t, p] == ranges.end[t][p] for t, p in partitions)
+    if by_state and not is_replay and ranges.batch != recorded.batch_id + 1:
+        raise OffsetGap(
+            f"batch {ranges.batch} comes from state, and neither repeats recorded batch {recorded.batch_id} nor follows it: the "
+            "batches after it may have been other ones, and it is unknown which rows from state were written",
+            hint=_STATE_IS_LOST,
+        )
     if all(_start(ranges, t, p) == ranges.end[t][p] == done[t, p] for t, p in partitions):
         return "skip" if rebuilds_state else _decide_without_data(recorded, ranges, query_id)
     if all(done[t, p] >= ranges.end[t][p] for t, p in partitions):

@@ -24,6 +24,8 @@ from onceproof.reports.html.moments import Moment, by_importance
 FILE = "excerpts.json"
 #: Entries before and after the event, lines at each end of one entry, and characters of one line.
 _BESIDE, _AT_EACH_END, _MOST_TEXT = 3, 2, 200
+#: Lines at each end of an entry in which secrets are looked for.
+_MASKED = 100
 #: Lines of a log that are read, characters that are kept of one, and that are read of one: a log may have any size.
 _MOST_LINES, _LONGEST_LINE, _LONGEST_READ = 500_000, 10_000, 1_000_000
 #: A log may go on for a moment after the last event.
@@ -103,8 +105,10 @@ class _Entry:
     lines: list[str]
 
     def shown(self) -> Iterator[str]:
-        lines = [line for line in self.lines if line]
-        hidden = len(lines) - 2 * _AT_EACH_END
+        # As a whole: a secret in base64 may take several lines.
+        ends = self.lines if len(self.lines) <= 2 * _MASKED else [*self.lines[:_MASKED], *self.lines[-_MASKED:]]
+        lines = [line for line in masked("\n".join(ends)).split("\n") if line]
+        hidden = len(lines) + len(self.lines) - len(ends) - 2 * _AT_EACH_END
         if hidden <= 1:
             yield from lines
         else:
@@ -120,6 +124,8 @@ class _Log:
     name: str
     entries: list[_Entry]
     times: list[float]
+    is_cut: bool
+    """Whether it has more lines than were read."""
 
     @classmethod
     def read(cls, path: Path, start: float, until: float) -> _Log:
@@ -129,15 +135,18 @@ class _Log:
         # Of times without a zone: this machine's, or that of most containers. Other times are in the text of a line, such as
         # a date of a record. Times of Spark's logs are whole seconds.
         in_zones = ([_within(stamp, zone, start - 1, until) for stamp in stamps] for zone in (None, UTC))
-        return cls(path.name, *_entries(lines, max(in_zones, key=lambda at: len(at) - at.count(None))))
+        chosen = max(in_zones, key=lambda at: len(at) - at.count(None))
+        return cls(path.name, *_entries(lines, chosen), is_cut=len(lines) == _MOST_LINES)
 
     def at(self, wall: float) -> Excerpt | None:
         """The entries around a time. None if the log has none."""
         if not self.entries:
             return None
+        if self.is_cut and wall > self.times[-1]:
+            return None
         middle = bisect_right(self.times, wall)
         around = self.entries[max(middle - _BESIDE, 0) : middle + _BESIDE]
-        lines = tuple(short(masked(line), _MOST_TEXT) for one in around for line in one.shown())
+        lines = tuple(short(line, _MOST_TEXT) for one in around for line in one.shown())
         return Excerpt(self.name, around[0].first, around[-1].first + len(around[-1].lines) - 1, lines)
 
 

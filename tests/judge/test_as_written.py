@@ -272,3 +272,48 @@ def test_values_that_need_no_decoding_are_not_decoded(stored_run: StoredRun, mon
         assert case.number("SELECT count(*) FROM judge.effect_digests WHERE cause_offset IS NULL") == 1
         case.compare()
         assert case.number("SELECT count(*) FROM judge.suspects") == 0
+
+
+def _stored(path: Path, texts_of: Callable[[int, int, int], list[str]], **output: Any) -> Path:
+    """A run with 60 records; ``texts_of`` gives what the job wrote for the offset, the number and the index of each."""
+    run = StoredRun(path)
+    run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["p", "o"], "compare_key": False, **output}}
+    query = 'SELECT _partition AS p, _offset AS o, n, _topic, _partition, _offset FROM "in"'
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"events": query}}
+    for number in range(60):
+        offset = run.send(None, {"n": number})
+        for text in texts_of(offset, number, number):
+            run.record("events", text, key=f"k{number}")
+    run.batch(0, {0: (0, 60)})
+    run.progress({0: 60})
+    return run.save()
+
+
+def _plain(offset: int, number: int) -> str:
+    return json.dumps({"p": 0, "o": offset, "n": number}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("garbage", ["not json", "[1]"])
+def test_an_overwritten_value_that_is_no_object_is_seen_where_all_others_are_as_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: str
+) -> None:
+    path = _stored(tmp_path / "run", lambda o, n, i: [*([garbage] if i == 7 else []), _plain(o, n)], kind="upsert")
+    found = by_digest(path, monkeypatch)
+    assert found["verdict"] == "inconclusive" and "has no JSON object as value" in found["reasons"][0]
+    assert found == verdict(path)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_copy_in_another_spelling_is_a_copy_and_not_another_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """All values have two decimal places, which are learned, and one more record of an identity has none."""
+
+    def texts_of(offset: int, number: int, index: int) -> list[str]:
+        usual = f'{{"p":0,"o":{offset},"n":{number}.00}}'
+        return [usual, f'{{"p":0,"o":{offset},"n":{number + more}}}'] if index == 9 else [usual]
+
+    path = _stored(tmp_path / "run", texts_of)
+    found = by_digest(path, monkeypatch)
+    assert more or found["anomalies"] == {"duplicate": 1}
+    assert found == by_digest(path, monkeypatch, forms=False) == verdict(path)

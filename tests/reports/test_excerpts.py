@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -106,6 +107,25 @@ def test_a_secret_in_a_very_long_line_is_masked_and_lines_are_numbered_as_in_the
     text = (run / excerpts.FILE).read_text()
     assert "hunter2" not in text and "correct" not in text and "horse" not in text
     assert (one.first, one.last) == (1, 4) and one.lines[-1] == f"{_spark(4)} fourth"
+
+
+def test_a_secret_in_base64_over_several_lines_is_masked(tmp_path: Path) -> None:
+    secret = "correct horse battery staple, and then a good deal more of it for a second line"
+    encoded = base64.encodebytes(secret.encode()).decode().splitlines()
+    run = _run(tmp_path, f"{_spark(1)} token:", *encoded, f"{_spark(2)} after")
+    with hiding([secret]):
+        _stored(run, _moment(1.5))
+    text = (run / excerpts.FILE).read_text()
+    assert len(encoded) > 1 and not any(line in text for line in encoded)
+
+
+def test_the_end_of_a_log_that_is_too_long_to_be_read_has_no_excerpt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(excerpts, "_MOST_LINES", 3)
+    run = _run(tmp_path, *(f"{_spark(n)} entry {n}" for n in range(10)))
+    stored = _stored(run, _moment(1.5), _moment(8.0, anchor="e1"))
+    assert stored.of("e0") == 0 and stored.of("e1") is None
 
 
 def test_a_progress_bar_hides_no_line_and_does_not_change_the_numbers(tmp_path: Path) -> None:

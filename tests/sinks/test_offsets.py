@@ -204,6 +204,15 @@ def test_a_restored_checkpoint_with_other_batches_is_refused_if_the_query_is_sta
     assert decide(recorded, batch(4, p0=(50, 100)), QUERY) == "skip"
 
 
+@pytest.mark.parametrize("ranges", [(7, (60, 100)), (8, (100, 100)), (8, (100, 120)), (9, (60, 100)), (12, (100, 120))])
+def test_batches_of_an_older_copy_of_a_stateful_checkpoint_are_refused(ranges: tuple[int, tuple[int, int]]) -> None:
+    """The copy was made after batch 6. Its batches are larger ones, and emit other rows from state than those that were written."""
+    recorded = progress({"t": {"0": 100}}, batch_id=10)
+    number, offsets = ranges
+    with pytest.raises(OffsetGap, match=f"batch {number} comes from state, and neither repeats recorded batch 10 nor"):
+        decide(recorded, batch(number, stateful=True, p0=offsets), QUERY)
+
+
 def test_state_that_is_rebuilt_from_the_input_is_accepted_where_the_user_says_so() -> None:
     recorded = progress({"t": {"0": 100}}, batch_id=0)
     for ranges, decision in (

@@ -117,9 +117,11 @@ def _cell(found: Counter[State]) -> str:
 def _lines(result: Exploration) -> Iterator[str]:
     plan, counted = result.plan, result.count()
     if result.baseline is not None and result.baseline.state is not State.HELD:
-        yield f"without faults it is {result.baseline.verdict}, so no fault was tried: {result.baseline.why}"
+        tried = "" if result.shown() else ", so no fault was tried"
+        yield f"without faults it is {result.baseline.verdict}{tried}: {result.baseline.why}"
         yield f"run: {result.baseline.run}"
-        return
+        if not result.shown():
+            return
     yield (
         f"{result.executed} of {times(len(result.wanted), 'schedule')} executed: "
         + (", ".join(f"{counted[state]} {state}" for state in _EXECUTED if counted[state]) or "none")

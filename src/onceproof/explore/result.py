@@ -72,10 +72,10 @@ class Exploration:
         """Violated only by real kills, and held only if every schedule held and no ordinary run disagreed."""
         if self.ended == "interrupted":
             return Outcome.INTERRUPTED
-        if self.baseline is not None and self.baseline.state is not State.HELD:
-            return Outcome.VIOLATED if self.baseline.state is State.VIOLATED else Outcome.INCONCLUSIVE
         if self.shown():
             return Outcome.VIOLATED
+        if self.baseline is not None and self.baseline.state is not State.HELD:
+            return Outcome.VIOLATED if self.baseline.state is State.VIOLATED else Outcome.INCONCLUSIVE
         counted = self.count()
         all_held = counted[State.HELD] + counted[State.N_A] == len(self.wanted) and counted[State.HELD] > 0
         whole = all_held and not self.undrawn

@@ -84,6 +84,20 @@ def pairs(all_places: Sequence[Place]) -> list[tuple[Place, ...]]:
     return [(first, second) for first in all_places for second in all_places]
 
 
+def reachable(all_places: Sequence[Place], most: int) -> int:
+    """How many schedules of up to `MOST_FAULTS` faults a run can reach with faults at these places; ``most`` if there are more."""
+    found = 0
+    todo: list[tuple[Place, ...]] = [()]
+    while todo and found < most:
+        faults = todo.pop()
+        # A fault that cannot follow the ones before it cannot follow them in a longer schedule either.
+        longer = [(*faults, place) for place in all_places if not faults or place.batch >= faults[-1].batch]
+        longer = [one for one in longer if not isinstance(scheduled(one), str)]
+        found += len(longer)
+        todo += longer if len(faults) + 1 < MOST_FAULTS else []
+    return min(found, most)
+
+
 @dataclass(frozen=True)
 class Drawn:
     """Random schedules that a run can reach, as far as they were drawn. The same seed gives the same ones in the same order."""

@@ -196,20 +196,21 @@ class Session:
         everywhere = schedules.places(schedules.ORDER, plan.batch_numbers)
         usable = frozenset(schedules.places(points, plan.batch_numbers))
         before = self._drawn
+        number = schedules.reachable(list(usable), plan.number)
         self.result.undrawn = 0
         try:
             with schedules.own_storage():
-                while len(found := self._drawn.within(usable)) < plan.number and not self._drawn.exhausted:
+                while len(found := self._drawn.within(usable)) < number and not self._drawn.exhausted:
                     if self._drawn.faults and self.left_s < self._budget_s * (1 - _DRAWING):
-                        self.result.undrawn = plan.number - len(found)
+                        self.result.undrawn = number - len(found)
                         break
                     if self._drawn is before:
-                        self._listener.begins(f"drawing {plan.number} schedules")
+                        self._listener.begins(f"drawing {number} schedules")
                     self._drawn = self._drawn.more(everywhere, plan.seed)
         finally:
             if self._drawn is not before:
                 self._directory.save_drawn(self._drawn)
-        return found[: plan.number]
+        return found[:number]
 
     def _execute(self, tier: WarmTier, judge: Judge) -> None:
         todo = [faults for faults in self.result.wanted if faults not in self.result.results]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+from onceproof.base.errors import UsageError
 from onceproof.qualify.directory import digest_of
 from onceproof.qualify.scenario_file import named_files
 from onceproof.scenario.model import Scenario
@@ -18,7 +20,8 @@ def digests(scenario: Scenario, path: Path) -> dict[str, str]:
     """Path -> SHA-256 of each file that the scenario at ``path`` names by ``{here}``, of its bases, and of the function's modules.
 
     These are all modules below the folder of the function's file, or of its package, as the warm tier executes them again
-    (`onceproof.warm.loading`). Files that cannot be read are left out. Raises as `load.read`.
+    (`onceproof.warm.loading`). Files that cannot be read are left out. Raises as `load.read`, and
+    `UsageError` if there is no such package.
     """
     found: dict[str, str] = {}
     for file in (*named_files(path).values(), *_modules(scenario, path)):
@@ -41,8 +44,13 @@ def changed(began: Mapping[str, str]) -> str | None:
 def _modules(scenario: Scenario, path: Path) -> Iterator[Path]:
     if scenario.pipeline.callable is None:
         return
-    where = fill(scenario.pipeline.callable, {"here": str(path.resolve().parent)}).rpartition(":")[0]
-    for start in [Path(where).resolve().parent] if where.endswith(".py") else _of_package(where.partition(".")[0]):
+    here = {"here": str(path.resolve().parent)}
+    where = fill(scenario.pipeline.callable, here).rpartition(":")[0]
+    own_path = fill(scenario.pipeline.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")), here)
+    search = [*filter(None, own_path.split(os.pathsep)), *sys.path]
+    for start in (
+        [Path(where).resolve().parent] if where.endswith(".py") else _of_package(where.partition(".")[0], search)
+    ):
         if start.is_file():
             yield start
         for top, inner, files in os.walk(start):
@@ -50,14 +58,14 @@ def _modules(scenario: Scenario, path: Path) -> Iterator[Path]:
             yield from (Path(top) / name for name in files if name.endswith(".py"))
 
 
-def _of_package(name: str) -> Iterable[Path]:
-    """The folders of a package, or the file of a module. One that cannot be found has none: the run reports that."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return ()
+def _of_package(name: str, search: list[str]) -> Iterable[Path]:
+    """The folders of a package, or the file of a module, on the search path of the job."""
+    spec = PathFinder.find_spec(name, search)
     if spec is None:
-        return ()
+        raise UsageError(
+            f"pipeline.callable: there is no module {name} on the job's Python path",
+            hint='name the file, as "{here}/my_module.py:build", or set pipeline.env: {PYTHONPATH: "{here}/src"}',
+        )
     return map(Path, spec.submodule_search_locations or filter(None, [spec.origin]))
 
 

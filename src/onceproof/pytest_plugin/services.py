@@ -6,6 +6,7 @@ terminal (SIGHUP) end pytest as Ctrl-C does. A run handles signals itself.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from contextlib import suppress
@@ -19,6 +20,7 @@ from onceproof.base.signals import interruptible
 from onceproof.stack.sharing.shared import SharedStack
 
 _SHARED = pytest.StashKey[SharedStack]()
+_OWNER = os.getpid()
 
 
 def shared_services(config: pytest.Config) -> SharedStack:
@@ -46,6 +48,10 @@ def _end_on_signals(config: pytest.Config) -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
+    if os.getpid() != _OWNER:  # a process that a test forked has no services, and ends as it would without this handler
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
     raise KeyboardInterrupt(f"interrupted by {signal.Signals(number).name}")
 
 

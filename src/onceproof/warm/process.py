@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class SessionProcess:
         while True:
             try:
                 self._connection = self._closing.enter_context(listener.accept()[0])
+                self._closing.callback(_hang_up, self._connection)
                 break
             except TimeoutError:
                 if not self.service.is_running() or time.monotonic() > deadline:
@@ -110,3 +111,9 @@ def cpu_of(services: Iterable[Service]) -> float:
                 continue
             total += times.user + times.system
     return total
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Let the session read the end of its requests. Closing is not enough while a thread reads the answers."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

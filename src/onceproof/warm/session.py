@@ -8,6 +8,7 @@ and gets one back when it has ended.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
@@ -50,6 +51,9 @@ _SETTINGS = {
 }
 
 
+_CUT_OFF = "it did not end in time"
+
+
 class Session:
     """Executes schedules. Each has its own checkpoint, and with it its own query, and its own arguments."""
 
@@ -76,6 +80,9 @@ class Session:
                 error = self._start(attempts, request["args"], deadline)
                 if error is None and not attempts.struck:
                     break
+                if error == _CUT_OFF:  # a fault may have struck, but no time is left for another start
+                    errors.append(error)
+                    break
                 before, commits = commits, attempts.commits()
                 if commits != before:
                     in_a_row = 0
@@ -90,6 +97,7 @@ class Session:
                 attempts.begin_start(attempts.start + 1)
             self._await_reports(attempts)
         finally:
+            _close(attempts)  # of the last start: else each schedule might keep one open
             self._gate.remove(attempts)
         return {
             **attempts.to_json(),
@@ -121,8 +129,8 @@ class Session:
             with hooks.building(attempts):
                 writer = callable_driver.build(load_again(self._function), self._spark, args)
             query = writer.trigger(availableNow=True).start()
-            if not query.awaitTermination(max(1, int(deadline - time.monotonic()))):
-                return "it did not end in time"
+            if not query.awaitTermination(max(1, math.ceil(deadline - time.monotonic()))):
+                return _CUT_OFF
         except Exception as failure:
             return f"{type(failure).__name__}: {failure}"
         finally:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
 import psycopg
 
-from onceproof.base.errors import EnvironmentProblem, HistoryError, OnceproofError
+from onceproof.base.errors import EnvironmentProblem, HistoryError, OnceproofError, WaitTimeout
 from onceproof.base.masking import masked
+from onceproof.base.waiting import wait_until
 from onceproof.formats.feed import fed_records
 from onceproof.history.execution import Execution
 from onceproof.history.memory import MemoryTables
@@ -342,7 +344,7 @@ class WarmTier:
             ) from refused
 
     def _read(self) -> None:
-        """Read the commits of all schedules. Raises `Unavailable` for one that belongs to no schedule."""
+        """Read the commits of all schedules. Raises `Unavailable` for a TRUNCATE: it may belong to any of them."""
         try:
             self._places.read()
         except HistoryError as refused:
@@ -398,7 +400,14 @@ class WarmTier:
             raise self._died()
         return answer
 
-    def _died(self) -> Unavailable:
+    def _died(self) -> OnceproofError:
+        with suppress(WaitTimeout):
+            wait_until("the session to end", lambda: not self._session.service.is_running(), deadline_s=2)
+        if (code := self._session.service.returncode) is not None and code < 0:
+            return EnvironmentProblem(
+                f"the warm session was killed by {signal.Signals(-code).name}, perhaps for lack of memory",
+                hint=f"continue the exploration: onceproof explore --continue; the session's log: {self._session.log}",
+            )
         return Unavailable(
             f"the warm session has ended: a job that ends its process cannot be warmed; its log: {self._session.log}"
         )

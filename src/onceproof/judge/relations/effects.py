@@ -54,7 +54,7 @@ def load(case: Case) -> None:
         case.effect_sources[output] = source
         judged = output in case.expectations and output not in case.unreadable
         settled = judged and output in case.forms and as_written.settle(case, output, source)
-        problem = case.unreadable.get(output) or (None if settled else _shape_problem(case, output, source))
+        problem = case.unreadable.get(output) or _problem(case, output, source, settled=settled)
         if problem is not None:
             _give_up(case, output, problem)
         elif output in case.expectations and not settled:
@@ -206,6 +206,15 @@ def _give_up(case: Case, output: str, problem: str) -> None:
     case.expectations.pop(output, None)
 
 
+def _problem(case: Case, output: str, source: str, *, settled: bool) -> str | None:
+    """Why the effects cannot be compared with the expected ones; None if they can."""
+    if not settled:
+        return _shape_problem(case, output, source)
+    spec = case.scenario.outputs[output]
+    # The values that a reader sees are as expected, but others were overwritten.
+    return None if spec.kind == "append" or spec.has_rows else _undecodable(case, output)
+
+
 def _shape_problem(case: Case, output: str, source: str) -> str | None:
     """Why the effects cannot be compared with the expected ones; None if they can. Usually takes one scan, of their names."""
     spec = case.scenario.outputs[output]
@@ -235,7 +244,9 @@ def _shape_problem(case: Case, output: str, source: str) -> str | None:
         wanted = {*case.expectations[output].columns, *spec.ignore}
         every = documents.with_absent(names, wanted)
         reading = _reading(case, output, every, every_value, repeated=repeated, shape=shape)
-        case.readings[output] = replace(reading, long_numbers=not spec.has_rows) if form is not None else reading
+        if form is not None:  # the reading was learned from the other values only, and is for all of them
+            reading = replace(reading, long_numbers=not spec.has_rows, canonical=frozenset())
+        case.readings[output] = reading
     columns = documents.columns(every)
     found = {columns[name] for name in names}
     return _missing_identity(case, output, found) or _unnamed_columns(case, output, found)

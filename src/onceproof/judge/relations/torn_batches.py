@@ -15,7 +15,8 @@ A step is one commit in Postgres, or one transaction in Kafka. A Kafka record ou
 
 If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
 together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
-first record of the other, and of the same one if their records were created in overlapping times; otherwise this is unknown.
+first record of the other, and of the same one if their records were created in overlapping times; otherwise this is unknown. It is
+also unknown if the job sets the creation times itself (`find_own_times`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,19 @@ from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
+
+# Creation times that no producer's clock gives: they go backwards in a partition, or do not advance from one transaction to
+# the next, or are far from the time of the marker, which a transaction's time-out limits (15 minutes by default).
+_OWN_TIMES = """
+    CREATE OR REPLACE TEMP TABLE own_times AS
+    SELECT DISTINCT producer_id, producer_epoch FROM (
+        SELECT producer_id, producer_epoch, timestamp_ms < lag(timestamp_ms) OVER w
+            OR (timestamp_ms = lag(timestamp_ms) OVER w AND txn_end_offset IS DISTINCT FROM lag(txn_end_offset) OVER w)
+            OR abs(timestamp_ms - txn_end_ms) > 3600000 AS own
+        FROM history.output
+        WHERE output = {output} AND producer_id IS NOT NULL AND (txn_end_offset IS NOT NULL OR visibility = 'open')
+        WINDOW w AS (PARTITION BY producer_id, producer_epoch, "partition" ORDER BY "offset"))
+    WHERE own"""
 
 _EMPTY = """
     CREATE TABLE judge.torn (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, topic VARCHAR, "partition" INTEGER,
@@ -78,14 +92,15 @@ _CLASSIFY = """
     CREATE OR REPLACE TEMP TABLE classified AS
     WITH epochs AS (
         SELECT u.query, u.batch, u.producer_id, u.producer_epoch, sum(u.n) AS n, count(*) AS stretches, count(DISTINCT u.lane) AS lanes,
-               bool_or(u.ended IS NULL) AS outside, any_value(t.markers) AS markers,
+               bool_or(u.ended IS NULL) AS outside, any_value(t.markers) AS markers, bool_or(o.producer_id IS NOT NULL) AS own,
                max(u.first_ms) <= min(u.last_ms) AS overlapping, max(u.first_ms) > min(u.end_ms) AS apart
         FROM units u LEFT JOIN judge.transactions t ON t.output = {output} AND t.producer_id = u.producer_id
             AND t.producer_epoch = u.producer_epoch
+        LEFT JOIN own_times o ON o.producer_id = u.producer_id AND o.producer_epoch = u.producer_epoch
         GROUP BY u.query, u.batch, u.producer_id, u.producer_epoch),
     each AS (
-        SELECT *, (outside AND n > 1) OR stretches > lanes OR (markers > 1 AND apart) AS several,
-               NOT outside AND stretches > 1 AND markers > 1 AND NOT overlapping AND NOT apart AS unknown FROM epochs)
+        SELECT *, (outside AND n > 1) OR stretches > lanes OR (markers > 1 AND apart AND NOT own) AS several,
+               NOT outside AND stretches > 1 AND markers > 1 AND (own OR (NOT overlapping AND NOT apart)) AS unknown FROM epochs)
     SELECT query, batch, bool_or(outside) AS outside, count(*) > 1 OR bool_or(several) AS torn, bool_or(unknown) AS unknown
     FROM each GROUP BY query, batch"""
 
@@ -152,6 +167,11 @@ def create(case: Case) -> None:
     case.sql(_EMPTY)
 
 
+def find_own_times(case: Case, output: str) -> None:
+    """Make the table ``own_times``: producer epochs whose creation times are not those of the producer's clock."""
+    case.sql(_OWN_TIMES.format(output=literal(output)))
+
+
 def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
     """Add the effects of one output that are not in the main step. Returns why not all of these can be known, or None.
 
@@ -193,6 +213,7 @@ def _transactions(case: Case, output: str, claimed: bool) -> str | None:
     case.sql(_STRETCHES.format(output=literal(output)))
     if not claimed and case.number("SELECT count(*) FROM stretches WHERE ended IS NULL"):
         return None
+    find_own_times(case, output)
     for statement in (_UNITS, _CLASSIFY):
         case.sql(statement.format(output=literal(output)))
     row = case.rows("""SELECT bool_or(outside) AS outside, count(*) FILTER (torn) AS torn,
