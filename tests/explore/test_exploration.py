@@ -240,6 +240,22 @@ def test_an_exploration_of_other_code_is_not_continued(scenario: Path, tmp_path:
         _resumed(directory.path)
 
 
+def test_a_package_on_the_python_path_of_the_job_is_compared_too(scenario: Path, tmp_path: Path) -> None:
+    code = tmp_path / "src/shop/job.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("def build(spark, **_): ...\n")
+    own = "pipeline: {callable: 'shop.job:build', env: {PYTHONPATH: '{here}/src'}}\n"
+    scenario.write_text(f"base: callable-append\n{own}")
+    _, directory, plan = _begun(scenario, Wanted(), tmp_path / "runs")
+    assert str(code.resolve()) in plan.files
+    code.write_text("def build(spark, **_): ... # broken\n")
+    with pytest.raises(UsageError, match=r"job\.py has changed"):
+        _resumed(directory.path)
+    scenario.write_text(f"base: callable-append\n{own.replace('/src', '/elsewhere')}")
+    with pytest.raises(UsageError, match="there is no module shop on the job's Python path"):
+        _begun(scenario, Wanted(), tmp_path / "runs")
+
+
 def test_the_functions_of_a_package_are_compared_too(scenario: Path, tmp_path: Path) -> None:
     scenario.write_text("base: callable-append\npipeline: {callable: 'onceproof.sinks.postgres:build'}\n")
     _, _, plan = _begun(scenario, Wanted(), tmp_path / "runs")

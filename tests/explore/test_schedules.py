@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from onceproof.explore.schedules import (
     own_storage,
     pairs,
     places,
+    reachable,
     scheduled,
     singles,
 )
@@ -93,6 +95,18 @@ def test_random_schedules_are_distinct_possible_and_the_same_for_the_same_seed()
 def test_a_space_with_fewer_schedules_than_wanted_gives_those_that_it_has() -> None:
     few = drawn([Place(1, Point.AFTER_COMMIT_LOG)], 4, 0)
     assert few.faults == ((Place(1, Point.AFTER_COMMIT_LOG),),) and few.exhausted
+
+
+@pytest.mark.parametrize(("points", "schedules"), [(5, 25_151), (4, None), (1, None)])
+def test_the_number_of_reachable_schedules_is_that_of_all_possible_ones(points: int, schedules: int | None) -> None:
+    some = places(ORDER[:points], (1, 2, 3))
+    if schedules is None:
+        ordered = (
+            faults for size in range(1, MOST_FAULTS + 1) for faults in itertools.product(some, repeat=size)
+            if all(one.batch <= other.batch for one, other in itertools.pairwise(faults))
+        )  # fmt: skip
+        schedules = sum(not isinstance(scheduled(faults), str) for faults in ordered)
+    assert reachable(some, 10**9) == schedules and reachable(some, 7) == min(7, schedules)
 
 
 def test_drawing_leaves_no_files_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

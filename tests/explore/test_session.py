@@ -10,7 +10,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem, Interrupted, WaitTimeout
 from onceproof.explore import matrix
-from onceproof.explore.exploration import State
+from onceproof.explore.exploration import State, Verdicts
 from onceproof.explore.schedules import ORDER, Drawn, Place
 from onceproof.explore.session import CUT_OFF
 from onceproof.judge.findings import Outcome
@@ -206,6 +206,19 @@ def test_a_violation_that_real_kills_have_shown_stays_one_if_the_session_cannot_
     assert f"violated: batch 1 after-sink-commit: a reason (run: {first.directory.runs / 'run-1'})" in matrix.as_text(
         again
     )
+
+
+def test_a_violation_that_real_kills_have_shown_stays_one_if_the_run_without_faults_holds_no_longer(
+    work: Work, runs: MadeUpRuns, tier: MadeUpTier
+) -> None:
+    tier.violated.add(FIRST)
+    runs.violated.add(1)
+    again = work()
+    again.baseline = Verdicts("inconclusive", {}, "it did not drain", None, False)
+    assert again.outcome() is Outcome.VIOLATED
+    text = matrix.as_text(again)
+    assert "without faults it is inconclusive: it did not drain" in text and "no fault was tried" not in text
+    assert "violated: batch 1 after-sink-commit" in text
 
 
 def test_an_interruption_at_the_start_of_a_continued_exploration_counts_the_wanted_schedules(

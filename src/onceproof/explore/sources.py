@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +61,8 @@ def _modules(scenario: Scenario, path: Path) -> Iterator[Path]:
 
 def _of_package(name: str, search: list[str]) -> Iterable[Path]:
     """The folders of a package, or the file of a module, on the search path of the job."""
-    spec = PathFinder.find_spec(name, search)
+    # The second also finds packages that were installed in editable form, by their import hooks.
+    spec = PathFinder.find_spec(name, search) or importlib.util.find_spec(name)
     if spec is None:
         raise UsageError(
             f"pipeline.callable: there is no module {name} on the job's Python path",
