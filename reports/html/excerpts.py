@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -104,17 +105,16 @@ class _Entry:
     first: int
     lines: list[str]
 
-    def shown(self) -> Iterator[str]:
+    @cached_property
+    def shown(self) -> tuple[str, ...]:
+        """Its lines without secrets, or the first and the last of many. Many events may be near to one entry."""
         # As a whole: a secret in base64 may take several lines.
         ends = self.lines if len(self.lines) <= 2 * _MASKED else [*self.lines[:_MASKED], *self.lines[-_MASKED:]]
         lines = [line for line in masked("\n".join(ends)).split("\n") if line]
         hidden = len(lines) + len(self.lines) - len(ends) - 2 * _AT_EACH_END
         if hidden <= 1:
-            yield from lines
-        else:
-            yield from lines[:_AT_EACH_END]
-            yield f"... {times(hidden, 'more line')} ..."
-            yield from lines[-_AT_EACH_END:]
+            return tuple(lines)
+        return (*lines[:_AT_EACH_END], f"... {times(hidden, 'more line')} ...", *lines[-_AT_EACH_END:])
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Log:
             return None
         middle = bisect_right(self.times, wall)
         around = self.entries[max(middle - _BESIDE, 0) : middle + _BESIDE]
-        lines = tuple(short(line, _MOST_TEXT) for one in around for line in one.shown())
+        lines = tuple(short(line, _MOST_TEXT) for one in around for line in one.shown)
         return Excerpt(self.name, around[0].first, around[-1].first + len(around[-1].lines) - 1, lines)
 
 

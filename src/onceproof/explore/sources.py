@@ -49,9 +49,8 @@ def _modules(scenario: Scenario, path: Path) -> Iterator[Path]:
     where = fill(scenario.pipeline.callable, here).rpartition(":")[0]
     own_path = fill(scenario.pipeline.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")), here)
     search = [*filter(None, own_path.split(os.pathsep)), *sys.path]
-    for start in (
-        [Path(where).resolve().parent] if where.endswith(".py") else _of_package(where.partition(".")[0], search)
-    ):
+    is_file = where.endswith(".py")
+    for start in [Path(where).resolve().parent] if is_file else _of_package(where.partition(".")[0], search):
         if start.is_file():
             yield start
         for top, inner, files in os.walk(start):

@@ -8,7 +8,7 @@ from onceproof.pipeline import callable_driver
 from onceproof.scenario.model import PipelineSpec
 from onceproof.scenario.templates import fill, used
 
-#: Of a connection; the database's schema cannot be said with them.
+#: Parts of a connection's address, which cannot name a schema.
 _PARTS = {"postgres.host", "postgres.port", "postgres.database"}
 
 
