@@ -27,6 +27,7 @@ SCENARIOS = frozenset(
         "producer-retries-naive",  # lost-ack and lost-request at Kafka; reordered
         "replay-diverges",  # diverged-replay, wrong-value
         "sink-refuses-swallowed",  # reject in three forms; an error that the job hides
+        "stopped-in-batch-naive",  # stop (SIGTERM); lost-write
         "torn-batch-autocommit",  # crash-at-frame; torn-batch
         "two-drivers-fenced",  # fence
         "zombie-driver-unfenced",  # stall of the driver; zombie-write

@@ -130,7 +130,7 @@ def _started(event: Event) -> Described:
 
 
 def _exited(event: Event) -> Described:
-    killed = " (killed by the harness)" if event.data.get("killed") is True else ""
+    killed = " (ended by the harness)" if event.data.get("killed") is True else ""
     return DRIVER, f"driver start {number_of(event, 'start')} exits with code {number_of(event, 'code')}{killed}"
 
 
@@ -143,6 +143,10 @@ def _jvm(event: Event) -> Described:
 
 def _killing(event: Event) -> Described:
     return DRIVER, f"driver start {number_of(event, 'start')} is being killed"
+
+
+def _asking(event: Event) -> Described:
+    return DRIVER, f"driver start {number_of(event, 'start')} is asked to end (SIGTERM)"
 
 
 def _driver(event: Event) -> Described:
@@ -205,6 +209,7 @@ _WORDS: dict[str, Callable[[Event], Described]] = {
     "job.started": _started,
     "job.exited": _exited,
     "job.kill": _killing,
+    "job.terminate": _asking,
     "driver.jvm": _jvm,
     "broker.away": _broker,
     "broker.back": _broker,

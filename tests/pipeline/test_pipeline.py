@@ -110,6 +110,23 @@ def test_a_killed_driver_is_restarted_and_its_exit_marked_as_killed(supervise: C
     job.stop()
 
 
+def test_a_driver_that_is_asked_to_end_ends_by_its_own_handler_and_is_started_again(
+    supervise: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    handler = f"import pathlib, signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); pathlib.Path({str(ready)!r}).touch()"
+    job = supervise(f"{handler}; {SLEEP}")
+    job.start()
+    until("its handler", ready.exists)
+    start = job.ask_driver_to_end()
+    until("the restart", lambda: job.restarted_since(start) and job.is_running())
+    assert start == 0 and job.exits[0].code == 3
+    assert job.exits[0].killed and job.failed_since(0.0) is None, (
+        "the harness caused this end, before any other fault too"
+    )
+    job.stop()
+
+
 def test_a_job_that_exits_with_0_before_its_input_is_drained_is_restarted(supervise: Callable[..., Pipeline]) -> None:
     job = supervise("pass", limit=1)
     job.start()

@@ -6,6 +6,7 @@ A job that dies before any fault is a broken job, not a finding: it is not resta
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from collections import Counter
@@ -60,7 +61,7 @@ class Exit:
     code: int | None
     at: float
     killed: bool = False
-    """Whether the harness killed it: by a fault, or to restart a job that made no progress."""
+    """Whether the harness ended it, by SIGKILL or SIGTERM: by a fault, or to restart a job that made no progress."""
 
 
 class Pipeline:
@@ -109,6 +110,7 @@ class Pipeline:
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._starts = 0
         self._killed = False
+        self._asked_to_end = False
         self._launcher: Launcher | None = None
         self._keeper: Keeper | None = None
         self.exits: list[Exit] = []
@@ -174,6 +176,18 @@ class Pipeline:
             held = self._freezes[service] > 0
             if self._keeper is None or not self._keeper.keep(service, held_elsewhere=held):
                 service.kill()
+        return start
+
+    def ask_driver_to_end(self) -> int:
+        """Send SIGTERM to the driver's first process, as a cluster does before a deployment. Returns which start it was.
+
+        Its other processes have `_LEAVE_S` once the first one has ended; then they are killed.
+        """
+        start, service = self.current_start, self._service
+        if service is not None:
+            self._timeline.emit("job.terminate", start=start)
+            self._asked_to_end = True
+            service.ask_to_stop(signal.SIGTERM)
         return start
 
     def take_over(self, *, stopped: bool) -> tuple[int, Service]:
@@ -331,7 +345,7 @@ class Pipeline:
             self._service = self._owner.start(
                 f"driver-{number}", self._command, log=self._log_of(number), env=self._env, cwd=self._cwd
             )
-            self._killed = False
+            self._killed = self._asked_to_end = False
             self._starts += 1
         self._timeline.emit("job.started", start=number, pid=self._service.pid)
 
@@ -342,11 +356,11 @@ class Pipeline:
                 code = self._wait_for_exit()
                 if self._stopping.is_set():
                     return
-                killed = self._killed
+                killed = self._killed or self._asked_to_end
                 ended = self._timeline.emit("job.exited", start=self.current_start, code=code, killed=killed)
                 self.exits.append(Exit(self.current_start, code, ended.at, killed))
                 self._end_leftovers()
-                if code != 0 and not self._killed and not self._may_restart():
+                if code != 0 and not killed and not self._may_restart():
                     self.died_before_fault = True
                     return
                 now = self._progress()

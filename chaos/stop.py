@@ -1,0 +1,192 @@
+"""Stop: the driver is asked to end (SIGTERM) while its batch is open, and is killed if it does not end in time.
+
+Service managers and clusters stop a process like this before each deployment: ``docker stop`` and Kubernetes send SIGTERM to the
+first process, and SIGKILL to what still runs after a grace period. What happens in between is the job's own code: a handler that
+calls ``query.stop()``, an ``atexit`` function that writes what is buffered, or nothing. ``query.stop()`` interrupts the batch, and
+a Python foreachBatch gets an error then (SPARK-39218). Python without a handler ends at once, and its JVM runs on for seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from onceproof.base.errors import WaitTimeout
+from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
+from onceproof.faults.frames import (
+    AtItsFrame,
+    StoppedFrame,
+    frame_problems,
+    placement_at_frame,
+    wait_for_commit,
+)
+from onceproof.faults.job import Job, Try, at_checkpoint
+from onceproof.faults.placement import (
+    PARKED,
+    RESTART_S,
+    WATCHED,
+    committed,
+    instruments_of,
+    is_open,
+    placement_at,
+    point_problems,
+)
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.points import Point
+from onceproof.stores.frames import FrameSpec, Service
+
+POINTS = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
+"""After its commit log the batch is complete, and there is nothing to interrupt."""
+_GRACE_S = 30.0
+
+
+class StopSpec(FaultSpec):
+    fault: Literal["stop"]
+    target: Literal["driver"]
+    grace_s: float = Field(
+        _GRACE_S,
+        gt=0,
+        le=300,
+        description="seconds after SIGTERM until what still runs is killed; Kubernetes waits 30, `docker stop` 10",
+    )
+
+
+class _Stopping:
+    """One driver that got SIGTERM while its batch was open."""
+
+    def __init__(self, context: FaultContext, seen: Occurrence, grace_s: float) -> None:
+        """Send the signal."""
+        self._context, self._seen, self._grace_s = context, seen, grace_s
+        self.was_open = is_open(context, seen.query, seen.batch)
+        self.start = context.job.ask_driver_to_end()
+
+    def prove(self, *evidence: str) -> Proof:
+        """Prove from how the driver ended, and from the next one, that its batch was interrupted. ``evidence``: what is known."""
+        n = self._seen.batch
+        if not self.was_open:
+            return missed(*evidence, f"batch {n} was no longer open at SIGTERM")
+        known = [*evidence, f"at SIGTERM offsets/{n} was written and commits/{n} missing", self._how_it_ended()]
+        if self._finished_before_restart():
+            return proven(*known, f"the batch was committed before driver start {self.start + 1}")
+        known.append(f"commits/{n} was still missing when driver start {self.start + 1} began")
+        return proven(*known, wait_for_commit(self._context, self._seen))
+
+    def _how_it_ended(self) -> str:
+        """Wait until the driver's first process has ended, kill what outlives the grace period, and return that as evidence."""
+        job = self._context.job
+        try:
+            code = wait_until(
+                "the driver to end after SIGTERM",
+                lambda: next((one for one in list(job.exits) if one.start == self.start), None),
+                deadline_s=self._grace_s,
+            ).code
+        except WaitTimeout:
+            job.kill_driver()
+            return f"it still ran after {self._grace_s:g} s, and was killed"
+        by_itself = code is not None and code >= 0
+        return f"it ended with exit code {code}" if by_itself else f"the signal ended it (exit code {code})"
+
+    def _finished_before_restart(self) -> bool:
+        """Wait until the next driver is started; return whether the batch was committed by then."""
+        finished = False
+
+        def restarted() -> bool:
+            nonlocal finished
+            if self._context.job.restarted_since(self.start):
+                return True
+            finished = committed(self._context, self._seen.query, self._seen.batch)
+            return False
+
+        wait_until("the driver to be started again", restarted, deadline_s=RESTART_S)
+        return finished
+
+
+@faults.register("stop", "driver")
+class DriverStop:
+    """The driver is stopped as for a deployment, in the middle of a batch, and started again."""
+
+    Spec: ClassVar[type[FaultSpec]] = StopSpec
+    about: ClassVar[str] = "SIGTERM to the driver's first process, and SIGKILL if it does not end in time"
+
+    def __init__(self, spec: StopSpec) -> None:
+        self._spec = spec
+        self._stopping: _Stopping | None = None
+
+    @classmethod
+    def problems(cls, spec: StopSpec, scenario: Scenario) -> list[SpecProblem]:
+        return point_problems(spec, (*POINTS, Point.IN_TASKS))
+
+    @classmethod
+    def placement(cls, spec: StopSpec, scenario: Scenario) -> Placement:
+        return placement_at(spec.at.point, _proof(spec), scenario)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterator[Try]:
+        parked = any(query.parks for query in job.queries)
+        return at_checkpoint(job, tuple(p for p in POINTS if parked or p not in PARKED), {"target": "driver"})
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._stopping = _Stopping(context, seen, self._spec.grace_s)
+        if seen.release is not None:
+            seen.release()
+
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        assert self._stopping is not None
+        return self._stopping.prove(
+            f"driver start {self._stopping.start} got SIGTERM at {seen.point} of batch {seen.batch}"
+        )
+
+    def heal(self, context: FaultContext) -> None:
+        return
+
+
+class StopAtFrameSpec(StopSpec):
+    service: Service = Field(description="the service to which the request is sent")
+    frame: FrameSpec = Field(default_factory=FrameSpec, description="which request (default: the commit)")
+
+
+@faults.register("stop", "driver", Point.IN_TASKS)
+class DriverStopAtFrame(AtItsFrame):
+    """The driver is stopped while a request of its batch is on its way; the request is delivered after the signal."""
+
+    Spec: ClassVar[type[FaultSpec]] = StopAtFrameSpec
+    about: ClassVar[str] = "SIGTERM to the driver's first process while one request of its batch is on its way"
+
+    def __init__(self, spec: StopAtFrameSpec) -> None:
+        self._spec = spec
+        self._stopped = StoppedFrame(spec.frame, spec.service, "park", hold=True)
+
+    @classmethod
+    def problems(cls, spec: StopAtFrameSpec, scenario: Scenario) -> list[SpecProblem]:
+        named = frame_problems(spec.frame, spec.service, scenario, query=spec.at.query)
+        return [SpecProblem(("service",), p.message, p.hint) if p.loc == ("target",) else p for p in named]
+
+    @classmethod
+    def placement(cls, spec: StopAtFrameSpec, scenario: Scenario) -> Placement:
+        return placement_at_frame(spec.at.point, _proof(spec), scenario)
+
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._stopped.arm(context, seen)
+
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        found = self._stopped.wait_for_frame(context, seen)
+        if isinstance(found, Proof):
+            return found
+        stopping = _Stopping(context, seen, self._spec.grace_s)
+        self._stopped.rule.release()
+        held = self._stopped.describe_stop(found, seen)
+        return stopping.prove(held, f"driver start {stopping.start} got SIGTERM meanwhile, then the request went on")
+
+    def heal(self, context: FaultContext) -> None:
+        self._stopped.close(context)
+
+
+def _proof(spec: StopSpec) -> str:
+    return f"batch {spec.at.batch} was open at SIGTERM; how the driver ended; the restart, and the batch's commit"

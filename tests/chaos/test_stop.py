@@ -1,0 +1,105 @@
+"""Stop (SIGTERM): where it can be placed, and what it proves from how a driver ended. Real scenarios show its effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceproof.chaos.stop import DriverStop, DriverStopAtFrame, StopSpec
+from onceproof.faults.contract import Occurrence, Proof, SpecProblem, fault_of
+from onceproof.scenario.points import Point
+
+Problems = Callable[..., list[SpecProblem]]
+COPY = {"service": "postgres", "frame": {"kind": "statement", "sql": "copy .departures"}}
+
+
+def spec(point: str, **settings: Any) -> dict[str, Any]:
+    return {"fault": "stop", "target": "driver", **settings, "at": {"batch": 2, "point": point}}
+
+
+@pytest.mark.parametrize("point", ["after-offset-log", "before-sink-commit", "after-sink-commit"])
+def test_a_driver_can_be_stopped_while_its_batch_is_open(problems: Problems, point: str) -> None:
+    assert problems(spec(point)) == []
+
+
+def test_it_can_be_stopped_while_a_request_is_on_its_way(problems: Problems) -> None:
+    assert problems(spec("in-tasks", **COPY)) == []
+    (problem,) = problems(spec("in-tasks", **COPY), postgres=False)
+    assert problem.loc == ("service",)
+
+
+def test_after_the_commit_log_there_is_nothing_to_interrupt(problems: Problems) -> None:
+    (problem,) = problems(spec("after-commit-log"))
+    assert problem.loc == ("at", "point") and "in-tasks" in (problem.hint or "")
+
+
+@pytest.mark.parametrize("grace_s", [0, -1, 301])
+def test_the_grace_period_has_limits(problems: Problems, grace_s: float) -> None:
+    (problem,) = problems(spec("after-offset-log", grace_s=grace_s))
+    assert problem.loc == ("grace_s",)
+
+
+def test_the_point_chooses_the_class() -> None:
+    assert fault_of(StopSpec.model_validate(spec("after-offset-log"))) is DriverStop
+    assert DriverStopAtFrame.Spec.model_fields.keys() > StopSpec.model_fields.keys()
+
+
+class Job:
+    """A driver that ends with ``code`` when it is asked to, or never (None); the next one starts when it has ended."""
+
+    def __init__(self, code: int | None) -> None:
+        self.exits: list[SimpleNamespace] = []
+        self.asked, self.killed, self._code = 0, 0, code
+
+    def ask_driver_to_end(self) -> int:
+        self.asked += 1
+        if self._code is not None:
+            self.exits.append(SimpleNamespace(start=0, code=self._code))
+        return 0
+
+    def kill_driver(self) -> int:
+        self.killed += 1
+        return 0
+
+    def restarted_since(self, start: int) -> bool:
+        return bool(self.exits or self.killed)
+
+
+def proof_of(code: int | None, *, committed: bool = False, planned: bool = True) -> tuple[Proof, Job]:
+    logs = {"offsets": planned, "commits": committed}
+    job = Job(code)
+
+    def log_exists(_query: str, log: str, _batch: int) -> bool:
+        return logs[log]
+
+    context: Any = SimpleNamespace(job=job, checkpoint=SimpleNamespace(log_exists=log_exists))
+    fault = DriverStop(StopSpec.model_validate(spec("after-offset-log", grace_s=0.1)))
+    seen = Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint")
+    fault.strike(context, seen)
+    logs["commits"] = True  # by the next driver, at the latest
+    return fault.prove(context, seen), job
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, "ended with exit code 0"), (3, "ended with exit code 3"), (-15, "the signal ended it")]
+)
+def test_the_evidence_says_how_the_driver_ended(code: int, words: str) -> None:
+    proof, job = proof_of(code)
+    assert proof.hit and job.asked == 1 and job.killed == 0
+    assert any(words in str(line) for line in proof.evidence), proof.evidence
+    assert any("still missing when driver start 1 began" in str(line) for line in proof.evidence), proof.evidence
+
+
+def test_a_driver_that_does_not_end_in_time_is_killed() -> None:
+    proof, job = proof_of(None)
+    assert proof.hit and job.killed == 1
+    assert any("still ran after 0.1 s, and was killed" in str(line) for line in proof.evidence), proof.evidence
+
+
+@pytest.mark.parametrize(("planned", "committed"), [(True, True), (False, False)])
+def test_a_batch_that_was_not_open_is_a_miss(planned: bool, committed: bool) -> None:
+    proof, _ = proof_of(0, planned=planned, committed=committed)
+    assert not proof.hit and "no longer open" in str(proof.evidence[-1])
