@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -18,6 +20,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import wait_for_restart
+from onceproof.faults.job import Job, Try, at_checkpoint
 from onceproof.faults.placement import RESTART_S, committed, instruments_of, placement_at, point_problems
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -79,6 +82,17 @@ class CheckpointDamage:
             "folder": "the whole checkpoint was removed, and the next driver planned and committed a batch 0",
         }[spec.what]
         return placement_at(spec.at.point, proof, scenario)
+
+    @classmethod
+    def more_tries(cls, job: Job) -> Iterator[Try]:
+        """Each damage from which Spark continues by itself; after a truncated entry it does not."""
+        for point, what in (
+            (Point.AFTER_SINK_COMMIT, "metadata"),
+            (Point.AFTER_COMMIT_LOG, "commit"),
+            (Point.AFTER_COMMIT_LOG, "folder"),
+        ):
+            for one in at_checkpoint(job, (point,), {"target": "checkpoint", "what": what}):
+                yield replace(one, words=", ".join(filter(None, [what, one.words])), alone=what == "folder")
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)

@@ -10,12 +10,13 @@ fencing tokens; Jepsen's reports on split brain).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Literal
 
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
-from onceproof.faults.placement import has_own_file_manager, instruments_of, placement_at, point_problems
+from onceproof.faults.job import Job, Try, at_checkpoint
+from onceproof.faults.placement import PARKED, has_own_file_manager, instruments_of, placement_at, point_problems
 from onceproof.faults.takeover import POINTS, Takeover, batch_problems
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -87,6 +88,11 @@ class Fence:
                 "n/a", "none", f"the job sets {FILE_MANAGER} itself, so its log write cannot be held", proof
             )
         return how
+
+    @classmethod
+    def more_tries(cls, job: Job) -> Iterable[Try]:
+        parked = any("kafka" in query.parks for query in job.queries)
+        return at_checkpoint(job, tuple(p for p in POINTS if parked or p not in PARKED), {"target": "driver"})
 
     @property
     def needs_input(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -20,6 +21,7 @@ from onceproof.faults.frames import (
     several_queries,
     wait_for_commit,
 )
+from onceproof.faults.job import Job, Try
 from onceproof.faults.placement import point_problems
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Rule
@@ -83,6 +85,14 @@ class LateRequest(AtItsFrame):
         if usual.suffices and not several_queries(scenario, spec.at.query):
             return problems
         return [*problems, SpecProblem((), usual.missing, usual.hint)]
+
+    @classmethod
+    def more_tries(cls, job: Job) -> Iterator[Try]:
+        """Each commit after which the next request of the same client is known without being named."""
+        for sink in job.commits:
+            if frames_of(sink.target).following.suffices:
+                settings = {"target": sink.target, "frame": dict(sink.frame)}
+                yield Try(Point.COMMIT_LOST, settings, job.at_query(sink.query), words=sink.words)
 
     @classmethod
     def placement(cls, spec: LateRequestSpec, scenario: Scenario) -> Placement:

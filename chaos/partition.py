@@ -6,6 +6,7 @@ must wait. ``from: cluster`` cuts the leader off from its followers and the cont
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import ClassVar, Literal
 
@@ -17,6 +18,7 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import wait_for_commit
+from onceproof.faults.job import Job, Try
 from onceproof.faults.placement import (
     WATCHED,
     LeaderOf,
@@ -81,6 +83,16 @@ class Partition:
                 spec.at.point, f"batch {spec.at.batch} was not committed until the partition ended", scenario
             )
         return placement_at(spec.at.point, f"another broker leads {spec.leader_of}, in a later epoch", scenario)
+
+    @classmethod
+    def more_tries(cls, job: Job) -> Iterator[Try]:
+        """Each output topic: partition 0, whose leader is cut off from its clients, then from the other brokers."""
+        for sink in job.places:
+            if sink.target == "kafka":
+                for cut_off in ("clients", "cluster"):
+                    settings = {"target": "leader", "leader_of": f"{sink.place}/0", "from": cut_off}
+                    words = f"{sink.place}, from {cut_off}"
+                    yield Try(Point.AFTER_OFFSET_LOG, settings, job.at_query(sink.query), words=words)
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)

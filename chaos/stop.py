@@ -125,7 +125,7 @@ class DriverStop:
         return placement_at(spec.at.point, _proof(spec), scenario)
 
     @classmethod
-    def tries(cls, job: Job) -> Iterator[Try]:
+    def more_tries(cls, job: Job) -> Iterator[Try]:
         parked = any(query.parks for query in job.queries)
         return at_checkpoint(job, tuple(p for p in POINTS if parked or p not in PARKED), {"target": "driver"})
 

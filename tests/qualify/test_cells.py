@@ -8,7 +8,7 @@ import pytest
 from onceproof.faults.contract import faults
 from onceproof.faults.job import Job, Query, at_commit, at_frames
 from onceproof.judge.findings import Outcome
-from onceproof.qualify.cells import SOME_BATCH, Cell, CellState, cells, outcome
+from onceproof.qualify.cells import SOME_BATCH, Cell, CellState, cells, kinds, outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
@@ -204,3 +204,42 @@ def test_two_topics_of_one_transaction_have_two_refusals_and_one_commit() -> Non
     assert between.n_a == "its sinks share a commit"
     refused = [one.settings for one in faults.get("reject").tries(job)]  # type: ignore[attr-defined]
     assert refused == [{"target": "kafka", "how": "too-large", "topic": name} for name in ("a", "b")]
+
+
+def test_kinds_chooses_the_kinds_and_offers_cells_that_are_not_tried_otherwise(job: Job, upsert: Scenario) -> None:
+    found = cells(job, upsert, named=["stop", "checkpoint-damage"])
+    assert {cell.kind for cell in found} == {"stop", "checkpoint-damage"}
+    assert reachable(found) == {
+        ("stop", "after-offset-log"),
+        ("stop", "after-sink-commit"),
+        ("checkpoint-damage", "after-sink-commit"),
+        ("checkpoint-damage", "after-commit-log"),
+    }
+    assert not {"stop", "checkpoint-damage", "fence", "late-request"} & {cell.kind for cell in cells(job, upsert)}
+
+
+def test_what_changes_the_numbers_of_later_batches_has_a_run_of_its_own(job: Job, upsert: Scenario) -> None:
+    found = cells(job, upsert, named=["checkpoint-damage"])
+    assert [cell.settings["what"] for cell in found if cell.reachable and cell.alone] == ["folder"]
+
+
+def test_a_crash_at_a_frame_is_a_crash(job: Job, upsert: Scenario) -> None:
+    assert {cell.kind for cell in cells(job, upsert, named=["crash"])} == {"crash", "crash-at-frame"}
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_what_a_kind_offers_when_it_is_named_is_valid(kind: str, job: Job, upsert: Scenario) -> None:
+    for cell in cells(job, upsert, named=[kind]):
+        assert "refuses its own offer" not in (cell.why or ""), cell
+        assert cell.reachable or cell.why, cell.name
+
+
+def test_the_leader_of_an_output_is_cut_off_only_where_another_broker_can_lead() -> None:
+    scenario = load(find("foreign-kafka-sink"))
+    (output,) = scenario.outputs.values()
+    assert output.topic is not None
+    sink = Sink("kafka", output.topic, {"kind": "EndTxn"}, "EndTxn", output.topic, write={"kind": "Produce"})
+    found = cells(Job((Query("q", 6),), (sink,)), scenario, named=["partition"])
+    offered = {cell.settings["from"]: cell for cell in found if cell.settings}
+    assert offered["clients"].reachable and not offered["cluster"].reachable
+    assert "no other broker" in str(offered["cluster"].why)

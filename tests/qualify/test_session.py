@@ -21,6 +21,7 @@ from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import CellState
 from onceproof.qualify.directory import FILE, Directory
+from onceproof.qualify.matrix import statement
 from onceproof.qualify.session import begin, resume
 from onceproof.scenario_files.load import find, load
 
@@ -263,6 +264,22 @@ def test_continuing_is_refused_while_another_command_works_in_the_directory(runs
     result = qualify(PATH, budget="2h", runs_dir=tmp_path, fresh_stack=True, listening=meanwhile)
     again = qualify(go_on=result.directory.path, fresh_stack=True)
     assert again.outcome is Outcome.HELD and again.progress.cells == result.progress.cells
+
+
+def test_the_kinds_of_a_qualification_are_stored_and_named_in_its_statement(runs: MadeUpRuns, tmp_path: Path) -> None:
+    result = qualify(PATH, budget="2h", kinds=["stop"], runs_dir=tmp_path, fresh_stack=True)
+    assert {cell.kind for cell in result.cells} == {"stop"} and result.outcome is Outcome.HELD
+    assert "Other kinds of faults than stop were not tried" in statement(result)
+    again = qualify(go_on=result.directory.path, kinds=["stop"], fresh_stack=True)
+    assert again.progress.kinds == ("stop",)
+    with pytest.raises(UsageError, match=r"--kinds cannot change the matrix .* it began with stop"):
+        qualify(go_on=result.directory.path, kinds=["crash"], fresh_stack=True)
+
+
+def test_an_unknown_kind_is_refused_before_anything_is_created(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="qualify tries no kind 'stopp'") as refused:
+        qualify(PATH, kinds=["stopp"], runs_dir=tmp_path)
+    assert "stop" in str(refused.value.hint) and not list(tmp_path.iterdir())
 
 
 def test_continuing_is_refused_if_the_job_has_changed(runs: MadeUpRuns, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
@@ -45,6 +45,7 @@ def qualify(
     stack: str | None = None,
     budget: str = "10m",
     tries: int = TRIES,
+    kinds: Sequence[str] = (),
     seed: int | None = None,
     runs_dir: str | Path = RUNS,
     fresh_stack: bool = False,
@@ -57,7 +58,8 @@ def qualify(
     ``fresh_stack``: each run starts services of its own; else they stay up, and are clean for each run (`SharedStack`).
     ``shared``: lends these services instead, and goes on to live.
     ``budget``: for all runs together (``90s``, ``10m``, ``1h30m``). ``tries``: at how many batches a cell that holds is tried, as far as
-    the budget allows; every cell is tried once before any is tried again. ``listening`` returns a context with what is notified of
+    the budget allows; every cell is tried once before any is tried again. ``kinds``: the kinds of faults to try, and no others;
+    none: those that need not be named (`onceproof.qualify.cells.unnamed_kinds`). ``listening`` returns a context with what is notified of
     the progress. The result has the matrix in ``cells``, the ``outcome`` and the ``strongest`` claim that held.
 
     Raises `UsageError` before anything starts, and `Interrupted` with the command that continues.
@@ -84,11 +86,19 @@ def qualify(
                     f"it began on {progress.stack or 'services of its own'}",
                     hint="leave out --stack",
                 )
+            if kinds and tuple(kinds) != progress.kinds:
+                raise UsageError(
+                    "--kinds cannot change the matrix of a qualification that is continued: "
+                    f"it began with {', '.join(progress.kinds) or 'those that need not be named'}",
+                    hint="leave out --kinds",
+                )
             profile = None if progress.stack is None else profile_of(progress.stack)
         else:
             assert scenario is not None
             profile = None if stack is None else profile_of(stack)
-            directory, progress = session.begin(find(scenario), runs_dir=Path(runs_dir), seed=seed, profile=profile)
+            directory, progress = session.begin(
+                find(scenario), runs_dir=Path(runs_dir), seed=seed, profile=profile, kinds=tuple(kinds)
+            )
             held.enter_context(directory.locked())
         silent: AbstractContextManager[ProgressListener] = nullcontext(Silent())
         with (

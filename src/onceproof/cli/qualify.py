@@ -13,6 +13,7 @@ from onceproof.cli.output import Output
 from onceproof.cli.report import qualification_report
 from onceproof.history.run_directory import private_files
 from onceproof.qualify import matrix
+from onceproof.qualify.cells import kinds as known_kinds
 from onceproof.qualify.console import ProgressOnConsole
 from onceproof.qualify.directory import QualificationProgress
 
@@ -23,6 +24,7 @@ def qualify(
     go_on: Path | None,
     budget: str,
     tries: int,
+    kinds: str | None,
     runs_dir: Path,
     seed: int | None,
     output: Output,
@@ -46,6 +48,7 @@ def qualify(
         stack=stack,
         budget=budget,
         tries=tries,
+        kinds=_kinds(kinds),
         seed=seed,
         runs_dir=runs_dir,
         fresh_stack=fresh_stack,
@@ -57,3 +60,10 @@ def qualify(
     if output.as_json:
         output.result(json.dumps(matrix.as_json(result), default=str))
     return result.outcome.exit_code
+
+
+def _kinds(named: str | None) -> list[str]:
+    """``crash,stop`` as a list; ``all`` is every kind that qualify can try."""
+    if named == "all":
+        return known_kinds()
+    return list(dict.fromkeys(kind.strip() for kind in (named or "").split(",") if kind.strip()))

@@ -92,6 +92,8 @@ class Try:
     """Why the point does not apply; None if it does."""
     of_tool: bool = False
     """Whether ``n_a`` is a limit of onceproof, not a property of the job."""
+    alone: bool = False
+    """Whether it needs a run without other faults, because it changes the numbers of later batches."""
     gap: str | None = None
     """Why the point applies but the fault cannot be placed. Reported as *not reached*, so the job is never reported as held."""
 
@@ -181,3 +183,12 @@ class OffersCells(Protocol):
     @classmethod
     def tries(cls, job: Job) -> Iterable[Try]:
         """Each way to place it in the job, and for each point that has none the reason."""
+
+
+@runtime_checkable
+class OffersMoreCells(Protocol):
+    """A kind of fault that `onceproof qualify` tries only if ``--kinds`` names it."""
+
+    @classmethod
+    def more_tries(cls, job: Job) -> Iterable[Try]:
+        """Like `OffersCells.tries`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, faults
-from onceproof.faults.job import Job, OffersCells, Try
+from onceproof.faults.job import Job, OffersCells, OffersMoreCells, Try
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
@@ -202,24 +202,42 @@ def priority(cell: Cell) -> int:
 
 
 def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
-    """Return the kinds of faults that offer cells: those in `_ORDER` first, then the others (zombies)."""
+    """Return the kinds of faults that offer cells: those in `_ORDER` first, then those that are always tried (zombies), then those
+    that ``--kinds`` must name."""
     first = list(dict.fromkeys(kind for kind, _ in _ORDER))
-    offering = [name for name in registry.names() if any(isinstance(each, OffersCells) for each in registry.all(name))]
-    return [name for name in first if name in offering] + [name for name in offering if name not in first]
+    always, named = (
+        [name for name in registry.names() if any(isinstance(each, offers) for each in registry.all(name))]
+        for offers in (OffersCells, OffersMoreCells)
+    )
+    return list(dict.fromkeys([*(name for name in first if name in always), *always, *named]))
 
 
-def cells(job: Job, scenario: Scenario, profile: StackProfile | None = None) -> list[Cell]:
+def unnamed_kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
+    """Return the kinds that are tried if ``--kinds`` names none."""
+    return [kind for kind in kinds(registry) if any(isinstance(each, OffersCells) for each in registry.all(kind))]
+
+
+def _tries(fault: type[Fault], job: Job, named: bool) -> Iterator[Try]:
+    """The cells that a class of a kind offers; ``named``: whether ``--kinds`` names the kind."""
+    if isinstance(fault, OffersCells):
+        yield from fault.tries(job)
+    if named and isinstance(fault, OffersMoreCells):
+        yield from fault.more_tries(job)
+
+
+def cells(job: Job, scenario: Scenario, profile: StackProfile | None = None, named: Collection[str] = ()) -> list[Cell]:
     """Return every cell of the matrix for this job in the order of trying; those that are ``n/a``, with the reason, come last.
 
-    ``profile``: the stack of its runs; None: services of their own.
+    ``profile``: the stack of its runs; None: services of their own. ``named``: the kinds that ``--kinds`` names, without any
+    other; none: those that need not be named.
     """
     room = [spec.model_copy(update={"chunks": max(spec.chunks, SOME_BATCH + _ROOM)}) for spec in scenario.input]
     roomy = scenario.model_copy(update={"input": room, "chaos": []})
     found: list[Cell] = []
-    for kind in kinds():
+    chosen = [kind for kind in kinds() if kind in named or _COLUMNS.get(kind) in named]
+    for kind in chosen or unnamed_kinds():
         for fault in faults.all(kind):
-            if isinstance(fault, OffersCells):
-                found += [_cell(kind, one, roomy, fault, profile) for one in fault.tries(job)]
+            found += [_cell(kind, one, roomy, fault, profile) for one in _tries(fault, job, kind in named)]
     for column in dict.fromkeys(cell.column for cell in found):
         offered = {cell.point for cell in found if cell.column == column}
         elsewhere = f"{column} can be placed only at {', '.join(p for p in Point if p in offered) or 'no point'}"
@@ -234,7 +252,7 @@ def cells(job: Job, scenario: Scenario, profile: StackProfile | None = None) -> 
 def _cell(kind: str, one: Try, scenario: Scenario, fault: type[Fault], profile: StackProfile | None) -> Cell:
     parts = [kind, str(one.settings.get("target", "")), one.point, one.query or ""]
     name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-")
-    cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
+    cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words, alone=one.alone)
     if one.n_a is not None:
         return replace(cell, state=CellState.N_A, why=one.n_a, of_tool=one.of_tool)
     if one.gap is not None:

@@ -51,6 +51,8 @@ class QualificationProgress:
     """Files that the scenario names by ``{here}`` (its job, for example): path from there -> SHA-256 when the qualification began."""
     stack: str | None = None
     """The stack that ``--stack`` named. Its profile is read again by ``--continue``, because it holds secrets."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of faults that ``--kinds`` named; none: those that need not be named."""
     replaced: int = 0
     """Number of the scenario's own faults, which are not used."""
     first: str | None = None
@@ -84,7 +86,9 @@ class QualificationProgress:
         known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
         found = known.get("strongest")
         held = None if found is None else Strongest(**found)
-        progress = cls(**{**known, "decided": tuple(known["decided"]), "strongest": held})
+        progress = cls(
+            **{**known, "decided": tuple(known["decided"]), "kinds": tuple(known.get("kinds", ())), "strongest": held}
+        )
         progress.result()  # an unknown result is refused here, where the message names the file
         return progress
 

@@ -89,6 +89,8 @@ def statement(result: Qualification) -> str:
     of = f"{len(exercised)} of {len(reachable)} reachable cells exercised{f' ({near} approximately)' if near else ''}"
     missing = len(reachable) - len(exercised)
     rest = f". Nothing is claimed of the other {missing}" if missing else ""
+    if named := result.progress.kinds:
+        rest += f". Other kinds of faults than {', '.join(named)} were not tried"
     return f"{of}: {became}{also}. {promises(result.strongest)}{rest}"
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from onceproof.base import duration
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
+from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event, read_events
 from onceproof.data import rows_of
@@ -21,6 +22,7 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.kinds.contract import kind_of
 from onceproof.qualify import attribution, console, windows
 from onceproof.qualify.cells import Cell, CellState, cells
+from onceproof.qualify.cells import kinds as known_kinds
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, QualificationProgress, digest_of
 from onceproof.qualify.finished_run import (
@@ -102,12 +104,14 @@ class Qualification:
 
 
 def begin(
-    path: Path, *, runs_dir: Path, seed: int | None, profile: StackProfile | None = None
+    path: Path, *, runs_dir: Path, seed: int | None, profile: StackProfile | None = None, kinds: tuple[str, ...] = ()
 ) -> tuple[Directory, QualificationProgress]:
     """Begin a qualification of the scenario at ``path``. Raises `UsageError` if it cannot be qualified.
 
-    ``profile``: the stack to run it on; None: services of its own.
+    ``profile``: the stack to run it on; None: services of its own. ``kinds``: the kinds of faults to try, and no others; none:
+    those that need not be named.
     """
+    _check_kinds(kinds)
     scenario = load_file(path, profile, runs=False).scenario  # its own faults are not used
     _check(scenario)
     directory = Directory.create(runs_dir, scenario.name)
@@ -120,6 +124,7 @@ def begin(
         digest=digest_of(path),
         files={name: digest_of(file) for name, file in named_files(path).items()},
         seed=scenario.seed if seed is None else seed,
+        kinds=kinds,
         replaced=len(scenario.chaos),
         stack=None if profile is None else profile.name,
     )
@@ -147,6 +152,12 @@ def resume(path: Path) -> tuple[Directory, QualificationProgress]:
     for decided in progress.decided:  # check that they can be read now, not after the whole budget
         read_verdict(directory.path / decided)
     return directory, replace(progress, ended=None, outcome=None, strongest=None)
+
+
+def _check_kinds(named: tuple[str, ...]) -> None:
+    for kind in named:
+        if kind not in (known := known_kinds()):
+            raise UsageError(f"--kinds: qualify tries no kind {kind!r}", hint=suggest(kind, known))
 
 
 def _check(scenario: Scenario) -> None:
@@ -229,7 +240,7 @@ class Session:
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         self._first_batches = job.first_batches()
         if not self._progress.cells:
-            self._save(cells=tuple(cells(job, self._scenario, self._profile)))
+            self._save(cells=tuple(cells(job, self._scenario, self._profile, self._progress.kinds)))
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
         gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""
