@@ -11,6 +11,7 @@ The times are those that the qualification itself has spent, so a component that
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import math
@@ -18,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ _FOREIGN = ("foreign-jdbc-append", "foreign-job", "foreign-kafka-sink", "foreign
 _WITHIN_S = 600.0
 """The time by which most cells are to be exercised."""
 _MOST = 0.95
+_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def qualify(job: str, budget: str, tries: int, folder: Path) -> Row:
         process = subprocess.Popen([*asked, "--json", "--runs", str(runs)], cwd=folder, stdout=out)
         try:
             while process.poll() is None:
-                time.sleep(1.0)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_EVERY_S)
                 row.moments += [one for one in _states(runs, tries) if not row.moments or one != row.moments[-1]]
         finally:
             process.terminate()  # it cleans up after itself, also when this script is interrupted
