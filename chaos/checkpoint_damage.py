@@ -85,13 +85,9 @@ class CheckpointDamage:
 
     @classmethod
     def more_tries(cls, job: Job) -> Iterator[Try]:
-        """Each damage from which Spark continues by itself; after a truncated entry it does not."""
-        for point, what in (
-            (Point.AFTER_SINK_COMMIT, "metadata"),
-            (Point.AFTER_COMMIT_LOG, "commit"),
-            (Point.AFTER_COMMIT_LOG, "folder"),
-        ):
-            for one in at_checkpoint(job, (point,), {"target": "checkpoint", "what": what}):
+        """Each damage from which Spark continues by itself; without its metadata, or after a truncated entry, it does not."""
+        for what in ("commit", "folder"):
+            for one in at_checkpoint(job, (Point.AFTER_COMMIT_LOG,), {"target": "checkpoint", "what": what}):
                 yield replace(one, words=", ".join(filter(None, [what, one.words])), alone=what == "folder")
 
     def matches(self, seen: Occurrence) -> bool:

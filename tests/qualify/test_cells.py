@@ -212,7 +212,6 @@ def test_kinds_chooses_the_kinds_and_offers_cells_that_are_not_tried_otherwise(j
     assert reachable(found) == {
         ("stop", "after-offset-log"),
         ("stop", "after-sink-commit"),
-        ("checkpoint-damage", "after-sink-commit"),
         ("checkpoint-damage", "after-commit-log"),
     }
     assert not {"stop", "checkpoint-damage", "fence", "late-request"} & {cell.kind for cell in cells(job, upsert)}
