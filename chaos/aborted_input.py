@@ -18,7 +18,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, proven
-from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement_at, point_problems
+from onceproof.faults.placement import RESTART_S, WATCHED, AtItsPoint, placement_at, point_problems
 from onceproof.instruments.checkpoint_watcher import TopicOffsets
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.stores.kafka.state import stable_ends
@@ -35,7 +35,7 @@ class AbortedInputSpec(FaultSpec):
 
 
 @faults.register("aborted-input")
-class AbortedInput:
+class AbortedInput(AtItsPoint[AbortedInputSpec]):
     """Writes aborted records to the log between two chunks of the feed; the pipeline must not process them."""
 
     Spec: ClassVar[type[FaultSpec]] = AbortedInputSpec
@@ -71,9 +71,6 @@ class AbortedInput:
             "the records are below the last stable offset, and a batch whose offset range includes them is committed",
             scenario,
         )
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.scenario is not None, "every run sets it"
@@ -138,9 +135,6 @@ class AbortedInput:
         batches = wait_until("a batch whose offset range includes them to be committed", taken, deadline_s=RESTART_S)
         numbers = ", ".join(map(str, batches))
         return proven(*evidence, f"batch {numbers}, whose offset range includes them, was committed")
-
-    def heal(self, context: FaultContext) -> None:
-        """Does nothing: the transaction has ended."""
 
     def _decided(self, context: FaultContext, topic: str) -> bool:
         stable = stable_ends(context.stack.kafka)[topic]

@@ -7,7 +7,6 @@ Without the commit entry Spark replays the batch; without ``metadata`` it contin
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -18,7 +17,8 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import wait_for_restart
-from onceproof.faults.placement import RESTART_S, committed, instruments_of, placement_at, point_problems
+from onceproof.faults.placement import RESTART_S, AtItsPoint, committed, placement_at, point_problems
+from onceproof.instruments.checkpoint_watcher import query_id_in
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -45,7 +45,7 @@ class CheckpointDamageSpec(FaultSpec):
 
 
 @faults.register("checkpoint-damage")
-class CheckpointDamage:
+class CheckpointDamage(AtItsPoint[CheckpointDamageSpec]):
     """SIGKILL of the driver, then the damage, then the supervisor starts the next driver: one step after the other."""
 
     Spec: ClassVar[type[FaultSpec]] = CheckpointDamageSpec
@@ -80,15 +80,12 @@ class CheckpointDamage:
         }[spec.what]
         return placement_at(spec.at.point, proof, scenario)
 
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
-
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         folder, n = context.checkpoint.folder(seen.query), seen.batch
         with context.job.frozen():
             # The watcher reads each new log entry: wait until it has read those that are removed here.
             wait_until(f"the plan of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=_KNOWN_S)
-            self._id = _query_id(folder)
+            self._id = query_id_in(folder)
             self._damaged = _damage(folder, self._spec.what, n)
             self._struck_at = context.timeline.now()
             self._start = context.job.kill_driver()  # frozen until now, so it has written nothing since
@@ -106,9 +103,6 @@ class CheckpointDamage:
         )
         return proven(*evidence)
 
-    def heal(self, context: FaultContext) -> None:
-        """Does nothing: the pipeline continues from the damaged checkpoint."""
-
     def _symptom(self, context: FaultContext, seen: Occurrence, folder: Path) -> str | None:
         n = seen.batch
         done = [
@@ -121,7 +115,7 @@ class CheckpointDamage:
             return f"the next driver failed (exit code {failed.code}) with Spark's error {error!r}"
         match self._spec.what:
             case "metadata":
-                new = _query_id(folder)
+                new = query_id_in(folder)
                 return (
                     None
                     if new in (None, self._id)
@@ -153,10 +147,3 @@ def _damage(folder: Path, what: What, batch: int) -> list[str]:
     # Remove Hadoop's checksum too: a checksum that does not match would be a second damage.
     (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
     return [str(path.relative_to(folder))]
-
-
-def _query_id(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / "metadata").read_text())["id"])
-    except (OSError, ValueError, KeyError):  # missing, or not completely written
-        return None

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
-from onceproof.faults.placement import has_own_file_manager, instruments_of, placement_at, point_problems
+from onceproof.faults.placement import AtItsPoint, has_own_file_manager, placement_at, point_problems
 from onceproof.faults.takeover import POINTS, Takeover, batch_problems
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -30,7 +30,7 @@ class FenceSpec(FaultSpec):
 
 
 @faults.register("fence")
-class Fence:
+class Fence(AtItsPoint[FenceSpec]):
     """The job is started a second time while the first driver's query waits; the rest of the first driver keeps running."""
 
     Spec: ClassVar[type[FaultSpec]] = FenceSpec
@@ -96,7 +96,7 @@ class Fence:
     def matches(self, seen: Occurrence) -> bool:
         # While the first driver is held, its Postgres sink would keep the progress row locked for the second one.
         held = seen.instrument != "watcher" and seen.sink != "postgres"
-        return seen.point is self._spec.at.point and held and seen.instrument in instruments_of(seen.point)
+        return held and super().matches(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         # A parked sink waits for its release; a log write would continue when this returns, unless it is held.

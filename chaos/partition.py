@@ -19,9 +19,9 @@ from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
     WATCHED,
+    AtItsPoint,
     LeaderOf,
     committed,
-    instruments_of,
     is_open,
     leader_problems,
     placement_at,
@@ -46,7 +46,7 @@ class PartitionSpec(FaultSpec):
 
 
 @faults.register("partition")
-class Partition:
+class Partition(AtItsPoint[PartitionSpec]):
     """A network partition that drops packets (Toxiproxy ``timeout=0``): no side gets an error, both wait."""
 
     Spec: ClassVar[type[FaultSpec]] = PartitionSpec
@@ -81,9 +81,6 @@ class Partition:
                 spec.at.point, f"batch {spec.at.batch} was not committed until the partition ended", scenario
             )
         return placement_at(spec.at.point, f"another broker leads {spec.leader_of}, in a later epoch", scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         kafka = context.stack.kafka

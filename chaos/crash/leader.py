@@ -103,7 +103,6 @@ class LeaderCrash(AtItsFrame):
         return Placement(how.exactness, f"Toxiproxy, {how.instrument} and protocol proxy", why, proof)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
         kafka = context.stack.kafka
         topic, partition = split_leader_of(self._leader_of)
         with context.job.frozen():
@@ -116,7 +115,7 @@ class LeaderCrash(AtItsFrame):
                 proxy.add_toxic("timeout", "upstream", timeout=0)
                 proxy.add_toxic("timeout", "downstream", timeout=0)
             self._size = _bytes_in(self._folder)
-            context.stack.frames.listen("kafka", self._heard)
+            context.frames.listen("kafka", self._heard)
             self._open = is_open(context, seen.query, seen.batch)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
@@ -224,8 +223,7 @@ class LeaderCrash(AtItsFrame):
             self._over = True
         for proxy in self._proxies:
             proxy.heal()
-        if context.stack.frames is not None:
-            context.stack.frames.unlisten("kafka", self._heard)
+        context.frames.unlisten("kafka", self._heard)
         if self._before is not None and not context.stack.kafka.is_running(self._before.broker):
             context.stack.kafka.restart_broker(self._before.broker)
             context.timeline.emit("broker.back", broker=self._before.broker)

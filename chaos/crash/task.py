@@ -48,7 +48,7 @@ class TaskCrash(TaskFault):
         return placement_at_frame(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        victim = self._task.find(context, seen)
+        victim = self._find(context, seen)
         if isinstance(victim, Proof):
             return victim
         if self._spec.target == "driver":

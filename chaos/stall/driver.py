@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.faults.job import Job, Try, at_checkpoint
-from onceproof.faults.placement import instruments_of, placement_at, point_problems
+from onceproof.faults.placement import AtItsPoint, placement_at, point_problems
 from onceproof.faults.takeover import POINTS, Takeover, batch_problems
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.processes import procfs
@@ -28,7 +28,7 @@ class DriverStallSpec(FaultSpec):
 
 
 @faults.register("stall", "driver")
-class DriverStall:
+class DriverStall(AtItsPoint[DriverStallSpec]):
     """The driver pauses, is replaced, and resumes as a zombie once its successor has committed a batch of its own."""
 
     Spec: ClassVar[type[FaultSpec]] = DriverStallSpec
@@ -58,9 +58,6 @@ class DriverStall:
     def needs_input(self) -> bool:
         """True until the successor has planned a batch of its own; then the feed waits until the zombie is gone."""
         return self._takeover is not None and self._takeover.needs_input
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._takeover = Takeover(context, seen, stopped=True)

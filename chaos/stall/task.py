@@ -54,7 +54,7 @@ class TaskStall(TaskFault):
         return placement_at_frame(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        victim = self._task.find(context, seen)
+        victim = self._find(context, seen)
         if isinstance(victim, Proof):
             return victim
         process = victim.process
@@ -94,7 +94,8 @@ class TaskStall(TaskFault):
         answer arrives.
         """
         process, hit = victim.process, victim.hit
-        self._task.release()
+        assert self._stopped is not None, "it has struck"
+        self._stopped.rule.release()
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
         if hit.answer is None:
             return missed(*evidence, hit.undeliverable or "the frame was never delivered")

@@ -46,7 +46,7 @@ def test_postgres_is_not_killed_after_the_fault_was_healed() -> None:
     killed: list[str] = []
     postgres = SimpleNamespace(kill=lambda: killed.append("postgres"))
     frames = SimpleNamespace(disarm=lambda *_: None, unlisten=lambda *_: None)
-    context: Any = SimpleNamespace(stack=SimpleNamespace(frames=frames, postgres=postgres))
+    context: Any = SimpleNamespace(frames=frames, stack=SimpleNamespace(postgres=postgres))
     crash.heal(context)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onceproof.chaos.crash.postgres._ask", lambda *_: "now")

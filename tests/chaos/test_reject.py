@@ -142,8 +142,8 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> tuple[Reject, Service, Any]:
     monkeypatch.setattr(reject, "_ended", lambda *_: "it ended")
     monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: True)
     frames = SimpleNamespace(unlisten=lambda *_: None)
-    stack, checkpoint = SimpleNamespace(frames=frames), SimpleNamespace(queries=list)
-    context = SimpleNamespace(job=Job(), stack=stack, checkpoint=checkpoint, attempted_writes={})
+    checkpoint = SimpleNamespace(queries=list)
+    context = SimpleNamespace(job=Job(), frames=frames, checkpoint=checkpoint, attempted_writes={})
     return reject, service, context
 
 

@@ -11,7 +11,7 @@ from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.failpoints import SinkEvent
 from onceproof.pipeline.supervisor import Pipeline
 from onceproof.scenario.model import Scenario
-from onceproof.stack.api import Stack
+from onceproof.stack.api import FrameRules, Stack
 
 
 @dataclass
@@ -32,6 +32,12 @@ class FaultContext:
     """Query and batch -> the write that the batch was seen to send to a service, whether or not the service applied it."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """The number of the latest attempt at a query's batch, from 1; None where attempts are not counted."""
+
+    @property
+    def frames(self) -> FrameRules:
+        """The protocol proxies, which the run starts for a fault that reads frames."""
+        assert self.stack.frames is not None, "one of the run's faults reads frames"
+        return self.stack.frames
 
     def sink_event_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> SinkEvent | None:
         """The first such event of the batch from ``at`` on (seconds of the run's clock)."""

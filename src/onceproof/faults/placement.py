@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field
 
 from onceproof.base.registry import suggest
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Placement, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, SpecProblem
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
@@ -23,6 +23,8 @@ PARKED = (Point.BEFORE_SINK_COMMIT,)
 
 LeaderOf = Annotated[str, Field(pattern=r"^[^/]+/\d+$", description="TOPIC/PARTITION whose leader is struck")]
 
+SpecT = TypeVar("SpecT", bound=FaultSpec)
+
 RESTART_S = 90.0
 """A cold driver took 8 to 20 s to its first commit on two loaded cores; after this time the commit counts as missing."""
 
@@ -34,6 +36,18 @@ def instruments_of(point: Point) -> tuple[str, ...]:
     if point in GATED:
         return ("checkpoint",)
     return ("failpoint",) if point in PARKED else ()
+
+
+class AtItsPoint(Generic[SpecT]):
+    """Base of the faults that strike when their batch reaches their point. ``heal`` does nothing unless a kind overrides it."""
+
+    _spec: SpecT
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+
+    def heal(self, context: FaultContext) -> None:
+        return
 
 
 def point_problems(spec: FaultSpec, allowed: tuple[Point, ...]) -> list[SpecProblem]:

@@ -181,13 +181,7 @@ class CheckpointWatcher:
 
     def query_of_id(self, query_id: str) -> str | None:
         """The query whose ``metadata`` holds that Spark query id."""
-        for name, folder in self.queries().items():
-            try:
-                if json.loads((folder / "metadata").read_text())["id"] == query_id:
-                    return name
-            except (OSError, ValueError, KeyError):
-                continue
-        return None
+        return next((name for name, folder in self.queries().items() if query_id_in(folder) == query_id), None)
 
     def progress(self) -> dict[str, TopicOffsets]:
         """Query -> topic -> partition -> end offset of its last committed batch."""
@@ -369,6 +363,14 @@ class CheckpointWatcher:
             except (OSError, ValueError):
                 continue
         return starts
+
+
+def query_id_in(checkpoint: Path) -> str | None:
+    """Spark's id of the query, which stays the same over restarts; None if ``metadata`` is missing or incomplete."""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def parse_initial_offsets(text: str) -> dict[str, dict[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -92,17 +91,14 @@ class Feeder:
         """Load the data set. Called while the job starts, so that it costs the run no time."""
         next(self._dataset.records(0, 1), None)
 
-    def send_chunk(self, index: int, *, stopping: threading.Event | None = None) -> dict[int, int]:
+    def send_chunk(self, index: int) -> dict[int, int]:
         """Send chunk ``index`` and wait for every record's outcome. Returns `ends`.
 
-        ``stopping`` ends the chunk early, between two records. Raises `ServiceFailed` if records have no outcome at the
-        deadline; the ledger lists these as unknown.
+        Raises `ServiceFailed` if records have no outcome at the deadline; the ledger lists these as unknown.
         """
         start, stop = self.chunk(index)
         deadline = time.monotonic() + _CHUNK_DEADLINE_S
         for seq, record in enumerate(self._dataset.records(start, stop), start):
-            if stopping is not None and stopping.is_set():
-                break
             self._send(seq, record, deadline)
         # librdkafka gives up on each record after its own time-out, so this ends earlier unless the process gets no CPU time.
         self._producer.flush(max(0.1, deadline - time.monotonic()))

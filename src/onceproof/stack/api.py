@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
 Stream = Literal["upstream", "downstream"]
+FramedService = Literal["kafka", "postgres", "object-store"]
+"""A service whose connections can pass through the protocol proxy."""
 
 
 @dataclass(frozen=True)
@@ -216,9 +218,9 @@ class FrameRules(Protocol):
     def check(self) -> None:
         """Raise `EnvironmentProblem` if a proxy failed, or had to refuse a connection."""
 
-    def arm(self, service: Literal["kafka", "postgres", "object-store"], rule: Rule) -> None: ...
+    def arm(self, service: FramedService, rule: Rule) -> None: ...
 
-    def disarm(self, service: Literal["kafka", "postgres", "object-store"], rule: Rule) -> None:
+    def disarm(self, service: FramedService, rule: Rule) -> None:
         """End the rule and release the frames that it holds. Idempotent."""
 
     def listen(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
