@@ -121,7 +121,7 @@ class LateRequest(AtItsFrame):
 
     def heal(self, context: FaultContext) -> None:
         self._late.close(context)
-        context.frames.disarm(self._spec.target, self._next)
+        context.board(self._spec.target).disarm(self._next)
 
     def _follows(self, frame: Frame) -> bool:
         """Whether the late request was stopped before, and this frame belongs to the same client."""

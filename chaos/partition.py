@@ -6,10 +6,8 @@ must wait. ``from: cluster`` cuts the leader off from its followers and the cont
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import ClassVar, Literal
 
-import psutil
 from pydantic import Field, PositiveFloat
 
 from onceproof.base.waiting import wait_until
@@ -31,6 +29,7 @@ from onceproof.faults.placement import (
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Leadership, Proxy, Stream
+from onceproof.stack.processes.connections import peers
 
 
 class PartitionSpec(FaultSpec):
@@ -179,11 +178,4 @@ class Partition(AtItsPoint[PartitionSpec]):
 
 def _connected(pids: list[int], proxy: Proxy) -> bool:
     """Whether one of the processes has a connection to the proxy; without one, the partition has no effect on the job."""
-    for pid in pids:
-        with suppress(psutil.NoSuchProcess):
-            if any(
-                c.raddr and f"{c.raddr.ip.removeprefix('::ffff:')}:{c.raddr.port}" == proxy.listen
-                for c in psutil.Process(pid).net_connections("tcp")
-            ):
-                return True
-    return False
+    return any(f"{host}:{port}" == proxy.listen for pid in pids for host, port in peers(pid))

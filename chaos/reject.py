@@ -156,7 +156,7 @@ class Reject(AtItsPoint[RejectSpec]):
                     self._requests.append(now)
                 return False  # do not stop it
 
-            context.frames.arm("postgres", Rule(Condition("statement"), "park", name="requests", proceed=record))
+            context.board("postgres").arm(Rule(Condition("statement"), "park", name="requests", proceed=record))
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         # If the job hides a refusal, its next batch may come before this refusal has ended: its driver waits here.
@@ -168,7 +168,7 @@ class Reject(AtItsPoint[RejectSpec]):
         self._began = True
         with context.job.frozen():
             self._description = self._refusal.begin(context)
-            context.frames.listen(self._spec.target, self._heard)  # answers from here on belong to the batch
+            context.board(self._spec.target).listen(self._heard)  # answers from here on belong to the batch
             self._open = is_open(context, seen.query, seen.batch)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
@@ -217,7 +217,7 @@ class Reject(AtItsPoint[RejectSpec]):
             self._refusal.repair(context)
             self._began = False  # heal only once: from here on the next fault may refuse
         finally:
-            context.frames.unlisten(self._spec.target, self._heard)
+            context.board(self._spec.target).unlisten(self._heard)
             turn, self._turn = self._turn, None
             if turn is not None:
                 turn.release()

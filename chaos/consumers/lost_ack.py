@@ -92,7 +92,7 @@ class LostAck(AtItsStep):
             return
         assert context.queues.frames is not None, "the run has started the proxy: this fault reads frames"
         for rule in self._rules:
-            context.queues.frames.arm("kafka", rule)
+            context.queues.frames.board("kafka").arm(rule)
 
     def is_over(self, since: Sequence[TraceEvent]) -> bool:
         over = _OVER if self._route is None else _OVER_ON_AMQP
@@ -103,7 +103,7 @@ class LostAck(AtItsStep):
             self._route.disarm(self._rules[0])
         elif context.queues.frames is not None:
             for rule in self._rules:
-                context.queues.frames.disarm("kafka", rule)
+                context.queues.frames.board("kafka").disarm(rule)
 
     def arrived(self) -> bool | None:
         """Implements `onceproof.consumers.routes.KnowsArrival`."""

@@ -115,7 +115,7 @@ class LeaderCrash(AtItsFrame):
                 proxy.add_toxic("timeout", "upstream", timeout=0)
                 proxy.add_toxic("timeout", "downstream", timeout=0)
             self._size = _bytes_in(self._folder)
-            context.frames.listen("kafka", self._heard)
+            context.board("kafka").listen(self._heard)
             self._open = is_open(context, seen.query, seen.batch)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
@@ -223,7 +223,7 @@ class LeaderCrash(AtItsFrame):
             self._over = True
         for proxy in self._proxies:
             proxy.heal()
-        context.frames.unlisten("kafka", self._heard)
+        context.board("kafka").unlisten(self._heard)
         if self._before is not None and not context.stack.kafka.is_running(self._before.broker):
             context.stack.kafka.restart_broker(self._before.broker)
             context.timeline.emit("broker.back", broker=self._before.broker)

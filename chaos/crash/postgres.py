@@ -86,7 +86,7 @@ class PostgresCrash(AtItsFrame):
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._commit.arm(context, seen)
-        context.frames.listen("postgres", self._heard)
+        context.board("postgres").listen(self._heard)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         found = self._commit.wait_for_frame(context, seen)
@@ -118,7 +118,7 @@ class PostgresCrash(AtItsFrame):
             postgres_of(context).proxy.heal()
             self._struck = False  # heal only once: from here on the next fault may cut Postgres off
         self._commit.close(context)
-        context.frames.unlisten("postgres", self._heard)
+        context.board("postgres").unlisten(self._heard)
 
     def _crash(self, context: FaultContext, xid: str) -> tuple[bool, list[str]]:
         """Kill and restart the server. Whether the transaction is gone, and the evidence; no client can connect before

@@ -10,7 +10,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.checkpoint_gate import GATES, CheckpointGate
+from onceproof.instruments.checkpoint_gate import CheckpointGate
 from onceproof.instruments.checkpoint_mirror import CheckpointMirror
 from onceproof.scenario.points import Point
 
@@ -306,17 +306,6 @@ def test_a_message_that_cannot_be_parsed_is_reported_as_a_failure(tmp_path: Path
     finally:
         gate.close()
     assert "gibberish" in str(failures[0])
-
-
-def test_drivers_can_wait_at_every_point_that_is_a_log_write() -> None:
-    assert GATES == (
-        Point.BEFORE_OFFSET_LOG,
-        Point.AFTER_OFFSET_LOG,
-        Point.BEFORE_SINK_COMMIT,
-        Point.AFTER_SINK_COMMIT,
-        Point.AFTER_COMMIT_LOG,
-        Point.STATE_PARTLY_COMMITTED,
-    )
 
 
 def test_a_checkpoint_in_an_object_store_is_read_before_a_report_is_acted_on(tmp_path: Path, struck: Struck) -> None:

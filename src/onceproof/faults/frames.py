@@ -114,7 +114,7 @@ class StoppedRequest:
         """Arm the rules while the job is stopped, so that no frame of the batch passes before."""
         with context.job.frozen():
             for rule in (self.rule, *others):
-                context.frames.arm(self.service, rule)
+                context.board(self.service).arm(rule)
             self._was_open = is_open(context, seen.query, seen.batch)
 
     def wait_for_hit(self, context: FaultContext, seen: Occurrence) -> Hit | Proof:
@@ -135,7 +135,7 @@ class StoppedRequest:
             return missed(never.message, f"nearest: {self.rule.nearest()}")
 
     def close(self, context: FaultContext) -> None:
-        context.frames.disarm(self.service, self.rule)
+        context.board(self.service).disarm(self.rule)
 
 
 class StoppedFrame(StoppedRequest):

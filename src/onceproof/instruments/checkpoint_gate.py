@@ -33,18 +33,18 @@ from onceproof.scenario.points import Point
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 #: (log, moment of its write) -> the point that the batch reaches with it
-_POINTS = {
+LOG_POINTS = {
     ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
     ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
-    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: files are written, but not yet listed
     ("commits", "create"): Point.AFTER_SINK_COMMIT,
     ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
+}
+_POINTS = {
+    **LOG_POINTS,
+    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: files are written, but not yet listed
     ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
 }
 _PLACES = {point: place for place, point in _POINTS.items()}
-
-#: The points at which a driver can be made to wait.
-GATES = tuple(p for p in Point if p in _PLACES)
 
 #: Points that the watcher reports too, since a file appears there.
 _WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
@@ -306,7 +306,7 @@ class CheckpointGate:
         if query is not None:
             with self._lock:
                 self._driver_of[query] = driver
-            batch = _uncommitted(log.parent) if log.name == "offsets" else None
+            batch = uncommitted(log.parent) if log.name == "offsets" else None
         if query is None or batch is None:
             go()
             return
@@ -379,7 +379,7 @@ class CheckpointGate:
         return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
 
 
-def _uncommitted(checkpoint: Path) -> int | None:
+def uncommitted(checkpoint: Path) -> int | None:
     """The batch that is planned and not committed, if there is one: the next driver start replays it."""
     planned = [int(entry.name) for entry in (checkpoint / "offsets").glob("*") if entry.name.isdigit()]
     if not planned or (checkpoint / "commits" / str(max(planned))).exists():

@@ -41,17 +41,14 @@ def maker(java: Java, jars: tuple[Path, ...]) -> Callable[[Path, Progress], None
     """A function that writes `FILE` into a folder."""
 
     def make(folder: Path, progress: Progress) -> None:
-        what = "preparing Kafka's classes for a quick start"
-        progress.begin(what, steps=2)
-        with Owner() as owner:
+        with progress.doing("preparing Kafka's classes for a quick start", steps=2) as step, Owner() as owner:
             node = _node(owner, KafkaProgram(java, jars))
             node.format()
             node.start(f"-XX:ArchiveClassesAtExit={folder / FILE}")
-            progress.step(what)
+            step()
             _init_a_transactional_producer(node, progress)
             _stop(node, folder / FILE)
-            progress.step(what)
-        progress.end(what)
+            step()
 
     return make
 

@@ -1,4 +1,7 @@
-"""Cuts the TCP connections of another process, as the kernel does when that process is killed. Linux 5.6 and later."""
+"""The TCP connections of another process: where they lead, and how to cut them, as the kernel does when the process is killed.
+
+To cut them needs Linux 5.6 or later.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 _PIDFD_GETFD = 438
 """The number of pidfd_getfd(2), the same on every architecture."""
@@ -35,6 +40,20 @@ def cut(pid: int) -> int:
     finally:
         os.close(process)
     return cut_off
+
+
+def peers(pid: int, *, established: bool = False) -> set[tuple[str, int]]:
+    """Address and port at the other ends of a process's TCP connections, or only of the established ones.
+
+    Empty if the process is gone. A JVM without preferIPv4Stack shows IPv4 mapped into IPv6: here it is IPv4.
+    """
+    with suppress(psutil.NoSuchProcess):
+        return {
+            (one.raddr.ip.removeprefix("::ffff:"), int(one.raddr.port))
+            for one in psutil.Process(pid).net_connections("tcp")
+            if one.raddr and (one.status == psutil.CONN_ESTABLISHED or not established)
+        }
+    return set()
 
 
 def _connections(pid: int) -> set[str]:
