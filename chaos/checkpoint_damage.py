@@ -116,19 +116,18 @@ class CheckpointDamage(AtItsPoint[CheckpointDamageSpec]):
         match self._spec.what:
             case "metadata":
                 new = query_id_in(folder)
-                return (
-                    None
-                    if new in (None, self._id)
-                    else f"the next driver runs under query id {new}, no longer {self._id}"
-                )
+                if new not in (None, self._id):
+                    return f"the next driver runs under query id {new}, no longer {self._id}"
             case "commit":
-                return (
-                    f"batch {n} was replayed: commits/{n} exists again" if committed(context, seen.query, n) else None
-                )
+                if committed(context, seen.query, n):
+                    return f"batch {n} was replayed: commits/{n} exists again"
             case "truncated-commit":
-                return f"the next driver committed batch {done[-1].batch}" if done and done[-1].batch > n else None
+                if done and done[-1].batch > n:
+                    return f"the next driver committed batch {done[-1].batch}"
             case "folder":
-                return "the next driver started over and committed batch 0" if any(b.batch == 0 for b in done) else None
+                if any(b.batch == 0 for b in done):
+                    return "the next driver started over and committed batch 0"
+        return None
 
 
 def _damage(folder: Path, what: What, batch: int) -> list[str]:

@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
-from onceproof.faults.placement import AtItsPoint, has_own_file_manager, placement_at, point_problems
-from onceproof.faults.takeover import POINTS, Takeover, batch_problems
+from onceproof.faults.placement import has_own_file_manager, placement_at
+from onceproof.faults.takeover import POINTS, Takeover, TakesOver
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -30,7 +30,7 @@ class FenceSpec(FaultSpec):
 
 
 @faults.register("fence")
-class Fence(AtItsPoint[FenceSpec]):
+class Fence(TakesOver[FenceSpec]):
     """The job is started a second time while the first driver's query waits; the rest of the first driver keeps running."""
 
     Spec: ClassVar[type[FaultSpec]] = FenceSpec
@@ -39,14 +39,13 @@ class Fence(AtItsPoint[FenceSpec]):
     )
 
     def __init__(self, spec: FenceSpec) -> None:
-        self._spec = spec
-        self._takeover: Takeover | None = None
+        super().__init__(spec)
         self._resume: Callable[[], None] | None = None
         self._pids: list[int] = []
 
     @classmethod
     def problems(cls, spec: FenceSpec, scenario: Scenario) -> list[SpecProblem]:
-        problems = point_problems(spec, POINTS) + batch_problems(spec, scenario)
+        problems = super().problems(spec, scenario)
         if len(scenario.pipeline.queries) > 1:
             message = (
                 "fence holds only one query: the others of both drivers would write the same logs, and one driver fails"
@@ -63,15 +62,12 @@ class Fence(AtItsPoint[FenceSpec]):
             )
             hint = "use after-offset-log, or stall, which shows how long the second driver waits for the lock"
             problems.append(SpecProblem(("at", "point"), message, hint))
-        problems += [
-            SpecProblem(
-                ("at", "batch"),
-                f"{other.fault} {other.target} strikes at the same commit, and releases the sink when it is done",
-                "use another batch",
-            )
-            for other in scenario.faults(FaultSpec)
-            if other is not spec and (other.at.batch, other.at.point) == (spec.at.batch, spec.at.point)
-        ]
+        for other in scenario.faults(FaultSpec):
+            if other is not spec and (other.at.batch, other.at.point) == (spec.at.batch, spec.at.point):
+                message = (
+                    f"{other.fault} {other.target} strikes at the same commit, and releases the sink when it is done"
+                )
+                problems.append(SpecProblem(("at", "batch"), message, "use another batch"))
         return problems
 
     @classmethod
@@ -87,11 +83,6 @@ class Fence(AtItsPoint[FenceSpec]):
                 "n/a", "none", f"the job sets {FILE_MANAGER} itself, so its log write cannot be held", proof
             )
         return how
-
-    @property
-    def needs_input(self) -> bool:
-        """True until the second driver has planned a batch of its own."""
-        return self._takeover is not None and self._takeover.needs_input
 
     def matches(self, seen: Occurrence) -> bool:
         # While the first driver is held, its Postgres sink would keep the progress row locked for the second one.
@@ -135,8 +126,7 @@ class Fence(AtItsPoint[FenceSpec]):
 
     def heal(self, context: FaultContext) -> None:
         try:
-            if self._takeover is not None:
-                self._takeover.end()
+            super().heal(context)
         finally:  # only after the first driver is dead: otherwise its query would write once more
             if self._resume is not None:
                 self._resume()

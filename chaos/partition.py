@@ -38,8 +38,7 @@ class PartitionSpec(FaultSpec):
     leader_of: LeaderOf
     from_: Literal["clients", "cluster"] = Field("clients", alias="from", description="whom the leader is cut off from")
     lost: Literal["both", "to-leader", "from-leader"] = Field(
-        "both",
-        description="which packets are lost: all, only those to the leader, or only those from it",
+        "both", description="which packets are lost: all, only those to the leader, or only those from it"
     )
     for_s: PositiveFloat = Field(4.0, le=60.0, description="how long, seconds")
 
@@ -76,10 +75,10 @@ class Partition(AtItsPoint[PartitionSpec]):
     @classmethod
     def placement(cls, spec: PartitionSpec, scenario: Scenario) -> Placement:
         if spec.from_ == "clients":
-            return placement_at(
-                spec.at.point, f"batch {spec.at.batch} was not committed until the partition ended", scenario
-            )
-        return placement_at(spec.at.point, f"another broker leads {spec.leader_of}, in a later epoch", scenario)
+            proof = f"batch {spec.at.batch} was not committed until the partition ended"
+        else:
+            proof = f"another broker leads {spec.leader_of}, in a later epoch"
+        return placement_at(spec.at.point, proof, scenario)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         kafka = context.stack.kafka
@@ -107,9 +106,8 @@ class Partition(AtItsPoint[PartitionSpec]):
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if not self._open:
             return missed(f"batch {seen.batch} was no longer open when the partition began")
-        return (
-            self._prove_clients(context, seen) if self._spec.from_ == "clients" else self._prove_cluster(context, seen)
-        )
+        prove = self._prove_clients if self._spec.from_ == "clients" else self._prove_cluster
+        return prove(context, seen)
 
     def _prove_clients(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._before is not None

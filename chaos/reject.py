@@ -22,15 +22,7 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.refused_query import RefusalAttribution, attribute_refusals
 from onceproof.faults.job import Job, Try, untried_outputs
-from onceproof.faults.placement import (
-    RESTART_S,
-    AtItsPoint,
-    committed,
-    is_open,
-    one_line,
-    placement_at,
-    point_problems,
-)
+from onceproof.faults.placement import RESTART_S, AtItsPoint, committed, is_open, one_line, placement_at, point_problems
 from onceproof.faults.refusals import (
     NEEDS_TIMEOUT,
     Locked,
@@ -301,9 +293,8 @@ def _kafka_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
     problems = []
     topics = scenario.topics()
     if spec.topic is None:
-        problems.append(
-            SpecProblem((), "topic is missing: the one whose records are refused", "for example topic: my-output")
-        )
+        message = "topic is missing: the one whose records are refused"
+        problems.append(SpecProblem((), message, "for example topic: my-output"))
     elif spec.topic not in topics:
         problems.append(SpecProblem(("topic",), f"no topic is named {spec.topic!r}", suggest(spec.topic, topics)))
     elif spec.topic in {one.topic for one in scenario.input}:

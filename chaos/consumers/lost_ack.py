@@ -120,13 +120,8 @@ class LostAck(AtItsStep):
         if self._spec.lost == "answer":
             if hits[0].answered_at is None:
                 return Proof(False, (f"the broker did not answer the {hits[0].frame.kind} of message {message}",))
-            what, evidence = (
-                "the answer",
-                [
-                    f"the broker answered the {hits[0].frame.kind} of message {message}, and {target} was cut off before the "
-                    "answer arrived"
-                ],
-            )
+            answered = f"the broker answered the {hits[0].frame.kind} of message {message}"
+            what, evidence = "the answer", [f"{answered}, and {target} was cut off before the answer arrived"]
         else:
             tries = "once" if len(hits) == 1 else f"{len(hits)} times"
             sent = f"{target} sent the {hits[0].frame.kind} of message {message} {tries}"

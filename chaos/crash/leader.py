@@ -192,9 +192,8 @@ class LeaderCrash(AtItsFrame):
             now = context.stack.kafka.replicas(topic, partition, asking_not=dead)
             return now if now is not None and now.leader != dead else None
 
-        return (
-            wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=leadership.ELECTION_S).leader == -1
-        )
+        found = wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=leadership.ELECTION_S)
+        return found.leader == -1
 
     def _prove_waited(
         self, context: FaultContext, seen: Occurrence, size: int, was_committed: bool, evidence: list[str]
@@ -212,11 +211,8 @@ class LeaderCrash(AtItsFrame):
 
     @staticmethod
     def _committed_then(context: FaultContext, seen: Occurrence, was_committed: bool) -> str:
-        return (
-            f"batch {seen.batch} was committed by Spark before that"
-            if was_committed
-            else wait_for_commit(context, seen)
-        )
+        before = f"batch {seen.batch} was committed by Spark before that"
+        return before if was_committed else wait_for_commit(context, seen)
 
     def heal(self, context: FaultContext) -> None:
         with self._lock:  # `prove` must not kill the broker after this: nothing would restart it

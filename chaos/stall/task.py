@@ -69,17 +69,13 @@ class TaskStall(TaskFault):
         except WaitTimeout:
             return missed(*evidence, _NO_OTHER_ATTEMPT)
         if context.job.current_start > start:
-            return missed(
-                *evidence, "the driver was started again meanwhile: a replay committed the batch, not another attempt"
-            )
+            again = "the driver was started again meanwhile: a replay committed the batch, not another attempt"
+            return missed(*evidence, again)
         if awake := tree.awake():
             return missed(*evidence, _woken(awake))
         evidence.append(f"batch {n} was committed by Spark while it was stopped")
-        evidence.append(
-            wait_for_event_log(
-                context, seen, partial(describe_winner, victim=process), "another attempt that succeeded"
-            )
-        )
+        won = partial(describe_winner, victim=process)
+        evidence.append(wait_for_event_log(context, seen, won, "another attempt that succeeded"))
         if awake := tree.awake():
             return missed(*evidence, _woken(awake))
         if process.pid not in tree.alive():

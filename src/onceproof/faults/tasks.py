@@ -105,10 +105,8 @@ def describe_retry(found: list[Attempt], victim: TaskProcess) -> str | None:
     for lost in found:
         if lost.executor != executor or not _died(lost, victim):
             continue
-        again = next(
-            (a for a in found if a.reason == "Success" and a.launched_ms > lost.launched_ms and _same_task(a, lost)),
-            None,
-        )
+        later = (a for a in found if a.launched_ms > lost.launched_ms and _same_task(a, lost))
+        again = next((a for a in later if a.reason == "Success"), None)
         if again is not None:
             where = " of the next driver" if again.application != lost.application else ""
             why = f" ({lost.why})" if lost.why else ""

@@ -322,14 +322,7 @@ class CheckpointGate:
             self._attempts[query, batch] = driver.attempts[query, batch] = attempt
 
     def _hold(
-        self,
-        driver: _Driver,
-        query: str,
-        batch: int,
-        point: Point,
-        go: Callable[[], None],
-        *,
-        watched: bool = True,
+        self, driver: _Driver, query: str, batch: int, point: Point, go: Callable[[], None], *, watched: bool = True
     ) -> None:
         meeting = self._meeting(driver, query, batch, point)
         release: threading.Event | None = None

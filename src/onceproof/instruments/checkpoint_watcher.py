@@ -28,8 +28,7 @@ from onceproof.scenario.points import Point
 _TEMPORARY = re.compile(r"^\.(\d+)\.[0-9a-fA-F-]{36}\.tmp$")
 _LOGS = ("offsets", "commits")
 _OPAQUE = {"state", "sources", *_LOGS}  # folders of a checkpoint that never contain another checkpoint
-_DIRECTORY_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
-_LOG_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 
 TopicOffsets = Mapping[str, Mapping[int, int]]
 """topic -> partition -> offset"""
@@ -288,7 +287,7 @@ class CheckpointWatcher:
             return
         self._watched.add(folder)
         try:
-            self._watches[self._inotify.add_watch(folder, _LOG_MASK if is_log else _DIRECTORY_MASK)] = folder
+            self._watches[self._inotify.add_watch(folder, _MASK)] = folder
         except (FileNotFoundError, NotADirectoryError):
             self._watched.discard(folder)
             return

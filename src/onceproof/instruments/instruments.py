@@ -85,17 +85,10 @@ class Instruments:
         self.modes: dict[str, str] = {}
         """Query that does not log each batch before and after it -> its mode (``Modes.java``)."""
         self._ending = ExitStack()
-        self._mirror = (
-            None
-            if store is None
-            else CheckpointMirror(
-                store.bucket,
-                store.folder,
-                store.checkpoint,
-                checkpoint,
-                on_failure=lambda failure: self.watcher.fail(failure),
-            )
-        )
+        self._mirror: CheckpointMirror | None = None
+        if store is not None:
+            names = (store.bucket, store.folder, store.checkpoint)
+            self._mirror = CheckpointMirror(*names, checkpoint, on_failure=lambda why: self.watcher.fail(why))
         self.watcher = CheckpointWatcher(
             checkpoint,
             clock=timeline.now,
@@ -114,10 +107,7 @@ class Instruments:
             mirror=self._mirror,
         )
         self._failpoints = FailpointServer(
-            self.failpoint_socket,
-            clock=timeline.now,
-            on_point=listener.on_point,
-            on_sink_event=listener.on_sink_event,
+            self.failpoint_socket, clock=timeline.now, on_point=listener.on_point, on_sink_event=listener.on_sink_event
         )
 
     def __enter__(self) -> Self:

@@ -22,20 +22,18 @@ _MESSAGE_TIMEOUT_S = 60.0
 
 # Errors with which the broker, or librdkafka before sending, refuses a record: it is certainly not in the log. After any
 # other error (a time-out, a lost connection) it may be.
-_REFUSED = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._PURGE_QUEUE,
-    }
-)
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._PURGE_QUEUE,
+}
 
 
 class Ledger(Protocol):
@@ -52,12 +50,7 @@ class Feeder:
     """
 
     def __init__(
-        self,
-        client: Mapping[str, Any],
-        dataset: Records,
-        spec: InputSpec,
-        writer: Ledger,
-        timeline: Timeline,
+        self, client: Mapping[str, Any], dataset: Records, spec: InputSpec, writer: Ledger, timeline: Timeline
     ) -> None:
         self._dataset = dataset
         self._spec = spec
@@ -69,19 +62,18 @@ class Feeder:
         self._outcomes: list[dict[str, Any]] = []
         self._outstanding: set[int] = set()
         self._acknowledged = 0
-        self._producer = Producer(
-            {
-                **client,
-                "enable.idempotence": True,
-                "acks": "all",
-                "partitioner": "murmur2_random",
-                "message.timeout.ms": int(_MESSAGE_TIMEOUT_S * 1000),
-                "linger.ms": 5,
-                # Limits the records in memory, whatever the size of a chunk.
-                "queue.buffering.max.messages": 20_000,
-                "queue.buffering.max.kbytes": 32_768,
-            }
-        )
+        settings = {
+            **client,
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "message.timeout.ms": int(_MESSAGE_TIMEOUT_S * 1000),
+            "linger.ms": 5,
+            # Limits the records in memory, whatever the size of a chunk.
+            "queue.buffering.max.messages": 20_000,
+            "queue.buffering.max.kbytes": 32_768,
+        }
+        self._producer = Producer(settings)
 
     def chunk(self, index: int) -> tuple[int, int]:
         """The records [start, stop) of chunk ``index``, counted from 0; chunks differ by one record at most."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,6 +21,7 @@ from onceproof.stack.external.routes import Routes
 from onceproof.stack.external.spark import ExternalSpark, addresses_of
 from onceproof.stack.fetch.components import Components
 from onceproof.stack.kafka.settings import HOST
+from onceproof.stack.parts import FromComponents
 from onceproof.stack.processes.connections import peers
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
@@ -31,7 +30,7 @@ from onceproof.stack.toxiproxy.framed import Frames
 from onceproof.stack.toxiproxy.server import ToxiproxyServer
 
 
-class ExternalStack:
+class ExternalStack(FromComponents):
     """Implements `onceproof.stack.api.Stack`. Created by `start`; its owner removes what it created."""
 
     _kafka: ClassVar[type[ExternalKafka]] = ExternalKafka
@@ -49,20 +48,13 @@ class ExternalStack:
         real: Mapping[tuple[str, int], str],
     ) -> None:
         """``real``: address and port of each real listener -> what it is."""
-        self.files = files
+        super().__init__(components, files, toxiproxy, postgres=postgres is not None)
         self.frames = frames
         self.spark = spark
         self.object_store: ObjectStore | None = None  # validated: the checkpoints of an external stack are local
         self.kafka = kafka
         self.postgres = postgres
-        self._toxiproxy = toxiproxy
         self._real = real
-        driver = () if postgres is None else (components.postgres_driver,)
-        self.spark_class_path = (*components.spark_jars, *driver)
-        self.spark_archive = components.spark_archive
-        self.checkpoint_jar = components.checkpoint_jar
-        self.postgres_driver = components.postgres_driver
-        self._components = components
 
     @classmethod
     def start(
@@ -140,21 +132,12 @@ class ExternalStack:
         if self.spark is not None:
             self.spark.check_health()
         self.frames.check()
-        self._toxiproxy.service.check_running()
+        self.toxiproxy.service.check_running()
 
     def versions(self) -> dict[str, Any]:
         """Component -> version; of the external services, that they are external."""
-        server = self._components.toxiproxy_server.name
-        return {
-            **{name: version for name, version in self._components.versions.items() if name != "kafka"},
-            server: {"version": self._components.versions[server], "sha256": self._components.hashes[server]},
-            "java": self._components.java.version,
-            "python": platform.python_version(),
-            "pyspark": installed("pyspark"),
-            "confluent-kafka": installed("confluent-kafka"),
-            "kafka": "external",
-            **({"postgres": "external"} if self.postgres is not None else {}),
-        }
+        services = ["kafka"] if self.postgres is None else ["kafka", "postgres"]
+        return {**super().versions(), **dict.fromkeys(services, "external")}
 
 
 def _topics(scenario: Scenario) -> dict[str, TopicSpec]:

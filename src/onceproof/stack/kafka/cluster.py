@@ -31,15 +31,13 @@ class ProxyMaker(Protocol):
 
 CONTROLLER_ID = 9
 
-_OF_KAFKA = frozenset(
-    {
-        "__consumer_offsets",
-        "__transaction_state",
-        "__share_group_state",
-        "__cluster_metadata",
-        "__remote_log_metadata",
-    }
-)
+_OF_KAFKA = {
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+    "__cluster_metadata",
+    "__remote_log_metadata",
+}
 """All topics that Kafka 4.3 makes for itself. A job's own topic may begin with ``__`` too: ``__debezium-heartbeat.x``."""
 
 

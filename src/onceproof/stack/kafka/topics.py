@@ -173,11 +173,9 @@ def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: M
 
     When this returns, Kafka has accepted them; a broker reports and applies them a moment later.
     """
+    unset, set_ = AlterConfigOpType.DELETE, AlterConfigOpType.SET
     changes = [
-        ConfigEntry(
-            key, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        )
-        for key, value in config.items()
+        ConfigEntry(key, value, incremental_operation=unset if value is None else set_) for key, value in config.items()
     ]
     resource = ConfigResource(kind, name, incremental_configs=changes)
     try:

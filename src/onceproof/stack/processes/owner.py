@@ -244,12 +244,7 @@ class Owner:
         Raises `EnvironmentProblem` if the program does not exist or may not be executed.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            uninterrupted(f"starting {name}"),
-            self._lock,
-            log.open("ab") as output,
-            _as_stdin(stdin) as source,
-        ):
+        with uninterrupted(f"starting {name}"), self._lock, log.open("ab") as output, _as_stdin(stdin) as source:
             if self._closed:
                 raise RuntimeError(f"cannot start {name}: run {self.run_id} is closing")
             try:
