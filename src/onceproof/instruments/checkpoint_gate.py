@@ -125,7 +125,8 @@ class CheckpointGate:
         self._lock = threading.Lock()
         self._drivers: set[_Driver] = set()
         self._driver_of: dict[str, _Driver] = {}
-        self._positions: dict[str, tuple[int, Point]] = {}
+        self._batches: dict[str, int] = {}
+        """Query -> the batch of its last log write."""
         self._attempts: dict[tuple[str, int], int] = {}
         self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
         self._closing = threading.Event()
@@ -150,11 +151,6 @@ class CheckpointGate:
         """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier driver start."""
         with self._lock:
             return query in self._driver_of
-
-    def position(self, query: str) -> tuple[int, Point] | None:
-        """The batch of the last log write of ``query``, and the point that it reached with that write."""
-        with self._lock:
-            return self._positions.get(query)
 
     def attempt(self, query: str, batch: int) -> int | None:
         """The number of the latest attempt at the batch, from 1; None if none has begun or the query is not served."""
@@ -275,7 +271,7 @@ class CheckpointGate:
         point = _POINTS.get((log, moment))
         if query is not None and point is not None and log != "state":
             with self._lock:
-                self._positions[query] = (batch, point)
+                self._batches[query] = batch
             if point is Point.BEFORE_OFFSET_LOG:
                 self._begin(driver, query, batch)
         if not number:
@@ -362,7 +358,7 @@ class CheckpointGate:
         """The driver's query at this batch, if there is exactly one: a file sink's log does not name its query."""
         with self._lock:
             queries = [query for query, served_by in self._driver_of.items() if served_by is driver]
-            found = [query for query in queries if self._positions.get(query, (None,))[0] == batch]
+            found = [query for query in queries if self._batches.get(query) == batch]
         return found[0] if len(found) == 1 else None
 
     def _query(self, checkpoint: Path) -> str | None:

@@ -114,12 +114,10 @@ def _advertised(address: str) -> set[str]:
     admin = AdminClient(client_config(address))
 
     def ask() -> set[str]:
-        try:
-            return {f"{broker.host}:{broker.port}" for broker in admin.list_topics(timeout=2.0).brokers.values()}
-        except KafkaException:
-            return set()
+        return {f"{broker.host}:{broker.port}" for broker in admin.list_topics(timeout=2.0).brokers.values()}
 
-    return wait_until(f"the brokers' metadata through the proxy {address}", ask, deadline_s=_METADATA_DEADLINE_S)
+    what = f"the brokers' metadata through the proxy {address}"
+    return wait_until(what, ask, deadline_s=_METADATA_DEADLINE_S, ignoring=KafkaException)
 
 
 def _is_open(proxy: Proxy) -> bool:

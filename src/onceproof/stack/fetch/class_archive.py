@@ -70,7 +70,13 @@ def _init_a_transactional_producer(node: KafkaNode, progress: Progress) -> None:
         node.service.check_running()
         progress.check()
 
-    wait_until("the archiving broker to answer", lambda: _answers(admin), deadline_s=_START_DEADLINE_S, abandon=abandon)
+    wait_until(
+        "the archiving broker to answer",
+        lambda: admin.list_topics(timeout=1.0).brokers,
+        deadline_s=_START_DEADLINE_S,
+        ignoring=KafkaException,
+        abandon=abandon,
+    )
     producer = Producer({**producer_config(address), "transactional.id": "onceproof-archive"})
     try:
         producer.init_transactions(_TRANSACTION_TIMEOUT_S)
@@ -84,10 +90,3 @@ def _stop(node: KafkaNode, archive: Path) -> None:
     node.service.wait(_DUMP_DEADLINE_S)
     if not archive.is_file():
         raise EnvironmentProblem(f"the JVM wrote no class archive; its last output: {node.service.log_tail(5)}")
-
-
-def _answers(admin: AdminClient) -> bool:
-    try:
-        return bool(admin.list_topics(timeout=1.0).brokers)
-    except KafkaException:
-        return False

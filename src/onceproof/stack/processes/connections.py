@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from onceproof.stack.processes.procfs import tcp_sockets
+
 _PIDFD_GETFD = 438
 """The number of pidfd_getfd(2), the same on every architecture."""
 _LISTEN = "0A"
@@ -57,15 +59,9 @@ def peers(pid: int, *, established: bool = False) -> set[tuple[str, int]]:
 
 
 def _connections(pid: int) -> set[str]:
-    """The links in ``/proc/PID/fd`` of its network namespace's TCP sockets that do not listen; proc(5): 3 state, 9 inode."""
-    found = set()
-    for name in ("tcp", "tcp6"):
-        with suppress(FileNotFoundError):
-            for line in Path("/proc", str(pid), "net", name).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] != _LISTEN:
-                    found.add(f"socket:[{fields[9]}]")
-    return found
+    """The links in ``/proc/PID/fd`` of its network namespace's TCP sockets that do not listen."""
+    sockets = tcp_sockets(Path("/proc", str(pid), "net"))
+    return {f"socket:[{fields[9]}]" for fields in sockets if fields[3] != _LISTEN}
 
 
 def _take(process: int, fd: int) -> int:

@@ -51,8 +51,9 @@ class ToxiproxyServer:
 
         wait_until(
             "toxiproxy-server to answer",
-            server._answers,
+            server.version,
             deadline_s=30,
+            ignoring=(ServiceFailed, Wedged),
             abandon=lambda: service.check_starting("toxiproxy-server", f"127.0.0.1:{port}"),
         )
         return server
@@ -101,13 +102,6 @@ class ToxiproxyServer:
         if not answer.ok:
             raise EnvironmentProblem(f"Toxiproxy cannot do {method.upper()} {path}: {_error_text(answer.content)}")
         return answer.json() if answer.content else None
-
-    def _answers(self) -> bool:
-        try:
-            self.version()
-        except (ServiceFailed, Wedged):
-            return False
-        return True
 
 
 class Wedged(EnvironmentProblem):
