@@ -204,8 +204,8 @@ def start_stack(stacks: ExitStack, *, read_frames: bool) -> EmbeddedStack:
     stack.kafka.create_topic(TOPIC, 2, {"retention.bytes": "-1"})
     if stack.frames is not None:
         # As in a run with an armed fault: every frame is examined, and those of these kinds are decoded.
-        stack.frames.arm("kafka", Rule(Condition("EndTxn", transactional_id="^nobody's$"), "park"))
-        stack.frames.arm("postgres", Rule(Condition("commit", transaction="^nobody's$"), "park"))
+        stack.frames.board("kafka").arm(Rule(Condition("EndTxn", transactional_id="^nobody's$"), "park"))
+        stack.frames.board("postgres").arm(Rule(Condition("commit", transaction="^nobody's$"), "park"))
     return stack
 
 

@@ -18,8 +18,8 @@ from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, proven
-from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement_at, point_problems
-from onceproof.instruments.checkpoint_watcher import TopicOffsets
+from onceproof.faults.placement import RESTART_S, WATCHED, AtItsPoint, placement_at, point_problems
+from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.stores.kafka.state import stable_ends
 
@@ -35,7 +35,7 @@ class AbortedInputSpec(FaultSpec):
 
 
 @faults.register("aborted-input")
-class AbortedInput:
+class AbortedInput(AtItsPoint[AbortedInputSpec]):
     """Writes aborted records to the log between two chunks of the feed; the pipeline must not process them."""
 
     Spec: ClassVar[type[FaultSpec]] = AbortedInputSpec
@@ -59,34 +59,24 @@ class AbortedInput:
         has = open_dataset(source.dataset, source.options, seed=scenario.seed).rows()
         if (source.rows or has) + spec.records > has:
             message = f"data set {source.dataset!r} has {has} records, and {source.rows or 'all'} of them are fed"
-            problems.append(
-                SpecProblem(("records",), message, f"feed fewer: rows: {max(has - spec.records, 1)} or less")
-            )
+            hint = f"feed fewer: rows: {max(has - spec.records, 1)} or less"
+            problems.append(SpecProblem(("records",), message, hint))
         return problems
 
     @classmethod
     def placement(cls, spec: AbortedInputSpec, scenario: Scenario) -> Placement:
-        return placement_at(
-            spec.at.point,
-            "the records are below the last stable offset, and a batch whose offset range includes them is committed",
-            scenario,
+        proof = (
+            "the records are below the last stable offset, and a batch whose offset range includes them is committed"
         )
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+        return placement_at(spec.at.point, proof, scenario)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.scenario is not None, "every run sets it"
         source = _source(self._spec, context.scenario)
         data = open_dataset(source.dataset, source.options, seed=context.scenario.seed)
         start = source.rows or data.rows()
-        producer = Producer(
-            {
-                **context.stack.kafka.harness_client(),
-                "transactional.id": f"onceproof-aborted-{source.topic}",
-                "partitioner": "murmur2_random",
-            }
-        )
+        own = {"transactional.id": f"onceproof-aborted-{source.topic}", "partitioner": "murmur2_random"}
+        producer = Producer({**context.stack.kafka.harness_client(), **own})
         producer.init_transactions(_ANSWER_S)
         producer.begin_transaction()
         try:
@@ -123,24 +113,19 @@ class AbortedInput:
         ends = {partition: max(offsets) + 1 for partition, offsets in self._written.items()}
         ranges = ", ".join(f"{topic}/{p}@{min(o)} to {max(o)}" for p, o in sorted(self._written.items()))
         evidence = [
-            f"{self._spec.records} records were written at {seen.point} of batch {seen.batch} and aborted: {ranges}"
+            f"{self._spec.records} records were written at {seen.point} of batch {seen.batch} and aborted: {ranges}",
+            "the last stable offsets have passed them: the transaction has ended",
         ]
-        evidence.append("the last stable offsets have passed them: the transaction has ended")
 
         def taken() -> list[int]:
             done = [b for b in context.checkpoint.batches() if b.query == seen.query and b.committed_at is not None]
             past = [b for b in done if all(b.ends.get(topic, {}).get(p, 0) >= end for p, end in ends.items())]
-            took = [
-                b.batch for b in done if any(_takes(b.starts, b.ends, topic, p, o) for p, o in self._written.items())
-            ]
+            took = [b.batch for b in done if any(_takes(b, topic, p, o) for p, o in self._written.items())]
             return took if past else []
 
         batches = wait_until("a batch whose offset range includes them to be committed", taken, deadline_s=RESTART_S)
         numbers = ", ".join(map(str, batches))
         return proven(*evidence, f"batch {numbers}, whose offset range includes them, was committed")
-
-    def heal(self, context: FaultContext) -> None:
-        """Does nothing: the transaction has ended."""
 
     def _decided(self, context: FaultContext, topic: str) -> bool:
         stable = stable_ends(context.stack.kafka)[topic]
@@ -156,7 +141,7 @@ def _source(spec: AbortedInputSpec, scenario: Scenario) -> InputSpec:
     return next((i for i in scenario.input if i.topic == spec.topic), scenario.input[0])
 
 
-def _takes(starts: TopicOffsets, ends: TopicOffsets, topic: str, partition: int, offsets: list[int]) -> bool:
-    """Whether a batch's offset range in the partition includes one of the offsets."""
-    low, high = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
+def _takes(batch: Batch, topic: str, partition: int, offsets: list[int]) -> bool:
+    """Whether the batch's offset range in the partition includes one of the offsets."""
+    low, high = (ends.get(topic, {}).get(partition, 0) for ends in (batch.starts, batch.ends))
     return any(low <= offset < high for offset in offsets)

@@ -7,7 +7,6 @@ Without the commit entry Spark replays the batch; without ``metadata`` it contin
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +20,8 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import wait_for_restart
 from onceproof.faults.job import Job, Try, at_checkpoint
-from onceproof.faults.placement import RESTART_S, committed, instruments_of, placement_at, point_problems
+from onceproof.faults.placement import RESTART_S, AtItsPoint, committed, placement_at, point_problems
+from onceproof.instruments.checkpoint_watcher import query_id_in
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -48,7 +48,7 @@ class CheckpointDamageSpec(FaultSpec):
 
 
 @faults.register("checkpoint-damage")
-class CheckpointDamage:
+class CheckpointDamage(AtItsPoint[CheckpointDamageSpec]):
     """SIGKILL of the driver, then the damage, then the supervisor starts the next driver: one step after the other."""
 
     Spec: ClassVar[type[FaultSpec]] = CheckpointDamageSpec
@@ -90,15 +90,12 @@ class CheckpointDamage:
             for one in at_checkpoint(job, (Point.AFTER_COMMIT_LOG,), {"target": "checkpoint", "what": what}):
                 yield replace(one, words=", ".join(filter(None, [what, one.words])), alone=what == "folder")
 
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
-
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         folder, n = context.checkpoint.folder(seen.query), seen.batch
         with context.job.frozen():
             # The watcher reads each new log entry: wait until it has read those that are removed here.
             wait_until(f"the plan of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=_KNOWN_S)
-            self._id = _query_id(folder)
+            self._id = query_id_in(folder)
             self._damaged = _damage(folder, self._spec.what, n)
             self._struck_at = context.timeline.now()
             self._start = context.job.kill_driver()  # frozen until now, so it has written nothing since
@@ -116,9 +113,6 @@ class CheckpointDamage:
         )
         return proven(*evidence)
 
-    def heal(self, context: FaultContext) -> None:
-        """Does nothing: the pipeline continues from the damaged checkpoint."""
-
     def _symptom(self, context: FaultContext, seen: Occurrence, folder: Path) -> str | None:
         n = seen.batch
         done = [
@@ -131,20 +125,19 @@ class CheckpointDamage:
             return f"the next driver failed (exit code {failed.code}) with Spark's error {error!r}"
         match self._spec.what:
             case "metadata":
-                new = _query_id(folder)
-                return (
-                    None
-                    if new in (None, self._id)
-                    else f"the next driver runs under query id {new}, no longer {self._id}"
-                )
+                new = query_id_in(folder)
+                if new not in (None, self._id):
+                    return f"the next driver runs under query id {new}, no longer {self._id}"
             case "commit":
-                return (
-                    f"batch {n} was replayed: commits/{n} exists again" if committed(context, seen.query, n) else None
-                )
+                if committed(context, seen.query, n):
+                    return f"batch {n} was replayed: commits/{n} exists again"
             case "truncated-commit":
-                return f"the next driver committed batch {done[-1].batch}" if done and done[-1].batch > n else None
+                if done and done[-1].batch > n:
+                    return f"the next driver committed batch {done[-1].batch}"
             case "folder":
-                return "the next driver started over and committed batch 0" if any(b.batch == 0 for b in done) else None
+                if any(b.batch == 0 for b in done):
+                    return "the next driver started over and committed batch 0"
+        return None
 
 
 def _damage(folder: Path, what: What, batch: int) -> list[str]:
@@ -163,10 +156,3 @@ def _damage(folder: Path, what: What, batch: int) -> list[str]:
     # Remove Hadoop's checksum too: a checksum that does not match would be a second damage.
     (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
     return [str(path.relative_to(folder))]
-
-
-def _query_id(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / "metadata").read_text())["id"])
-    except (OSError, ValueError, KeyError):  # missing, or not completely written
-        return None

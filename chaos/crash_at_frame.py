@@ -65,11 +65,9 @@ class CrashAtFrame(AtItsFrame):
 
     @classmethod
     def placement(cls, spec: CrashAtFrameSpec, scenario: Scenario) -> Placement:
-        also = (
-            ", and the batch had written to another output of its query by then"
-            if spec.at.point is Point.BETWEEN_SINKS
-            else ""
-        )
+        also = ""
+        if spec.at.point is Point.BETWEEN_SINKS:
+            also = ", and the batch had written to another output of its query by then"
         proof = (
             f"the request was never delivered, commits/{spec.at.batch} was missing{also}; the driver was started again, "
             f"and batch {spec.at.batch} committed"

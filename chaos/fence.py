@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
 from onceproof.faults.job import Job, Try, at_checkpoint
-from onceproof.faults.placement import PARKED, has_own_file_manager, instruments_of, placement_at, point_problems
-from onceproof.faults.takeover import POINTS, Takeover, batch_problems
+from onceproof.faults.placement import PARKED, has_own_file_manager, placement_at
+from onceproof.faults.takeover import POINTS, Takeover, TakesOver
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -31,7 +31,7 @@ class FenceSpec(FaultSpec):
 
 
 @faults.register("fence")
-class Fence:
+class Fence(TakesOver[FenceSpec]):
     """The job is started a second time while the first driver's query waits; the rest of the first driver keeps running."""
 
     Spec: ClassVar[type[FaultSpec]] = FenceSpec
@@ -40,14 +40,13 @@ class Fence:
     )
 
     def __init__(self, spec: FenceSpec) -> None:
-        self._spec = spec
-        self._takeover: Takeover | None = None
+        super().__init__(spec)
         self._resume: Callable[[], None] | None = None
         self._pids: list[int] = []
 
     @classmethod
     def problems(cls, spec: FenceSpec, scenario: Scenario) -> list[SpecProblem]:
-        problems = point_problems(spec, POINTS) + batch_problems(spec, scenario)
+        problems = super().problems(spec, scenario)
         if len(scenario.pipeline.queries) > 1:
             message = (
                 "fence holds only one query: the others of both drivers would write the same logs, and one driver fails"
@@ -64,15 +63,12 @@ class Fence:
             )
             hint = "use after-offset-log, or stall, which shows how long the second driver waits for the lock"
             problems.append(SpecProblem(("at", "point"), message, hint))
-        problems += [
-            SpecProblem(
-                ("at", "batch"),
-                f"{other.fault} {other.target} strikes at the same commit, and releases the sink when it is done",
-                "use another batch",
-            )
-            for other in scenario.faults(FaultSpec)
-            if other is not spec and (other.at.batch, other.at.point) == (spec.at.batch, spec.at.point)
-        ]
+        for other in scenario.faults(FaultSpec):
+            if other is not spec and (other.at.batch, other.at.point) == (spec.at.batch, spec.at.point):
+                message = (
+                    f"{other.fault} {other.target} strikes at the same commit, and releases the sink when it is done"
+                )
+                problems.append(SpecProblem(("at", "batch"), message, "use another batch"))
         return problems
 
     @classmethod
@@ -94,15 +90,10 @@ class Fence:
         parked = any("kafka" in query.parks for query in job.queries)
         return at_checkpoint(job, tuple(p for p in POINTS if parked or p not in PARKED), {"target": "driver"})
 
-    @property
-    def needs_input(self) -> bool:
-        """True until the second driver has planned a batch of its own."""
-        return self._takeover is not None and self._takeover.needs_input
-
     def matches(self, seen: Occurrence) -> bool:
         # While the first driver is held, its Postgres sink would keep the progress row locked for the second one.
         held = seen.instrument != "watcher" and seen.sink != "postgres"
-        return seen.point is self._spec.at.point and held and seen.instrument in instruments_of(seen.point)
+        return held and super().matches(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         # A parked sink waits for its release; a log write would continue when this returns, unless it is held.
@@ -141,8 +132,7 @@ class Fence:
 
     def heal(self, context: FaultContext) -> None:
         try:
-            if self._takeover is not None:
-                self._takeover.end()
+            super().heal(context)
         finally:  # only after the first driver is dead: otherwise its query would write once more
             if self._resume is not None:
                 self._resume()

@@ -63,26 +63,18 @@ class LateRequest(AtItsFrame):
         self._late = StoppedFrame(spec.frame, spec.target, "late", hold=False)
         # `problems` refuses a fault that needs `deliver_before` and lacks it, but it must still be constructible.
         following = spec.deliver_before or FrameSpec(kind=frames_of(spec.target).following.kind)
-        self._next = Rule(
-            following.condition(spec.target),
-            "park",
-            nth=following.nth,
-            name="deliver-before",
-            proceed=self._follows,
-        )
+        condition = following.condition(spec.target)
+        self._next = Rule(condition, "park", nth=following.nth, name="deliver-before", proceed=self._follows)
 
     @classmethod
     def problems(cls, spec: LateRequestSpec, scenario: Scenario) -> list[SpecProblem]:
-        problems = point_problems(spec, (Point.COMMIT_LOST,)) + frame_problems(
-            spec.frame, spec.target, scenario, query=spec.at.query
-        )
+        query = spec.at.query
+        problems = point_problems(spec, (Point.COMMIT_LOST,))
+        problems += frame_problems(spec.frame, spec.target, scenario, query=query)
         if spec.deliver_before is not None:
-            problems += frame_problems(
-                spec.deliver_before, spec.target, scenario, "deliver_before", query=spec.at.query
-            )
-            return problems
+            return problems + frame_problems(spec.deliver_before, spec.target, scenario, "deliver_before", query=query)
         usual = frames_of(spec.target).following
-        if usual.suffices and not several_queries(scenario, spec.at.query):
+        if usual.suffices and not several_queries(scenario, query):
             return problems
         return [*problems, SpecProblem((), usual.missing, usual.hint)]
 
@@ -96,9 +88,8 @@ class LateRequest(AtItsFrame):
 
     @classmethod
     def placement(cls, spec: LateRequestSpec, scenario: Scenario) -> Placement:
-        return placement_at_frame(
-            spec.at.point, "the service's answer to the late request, given before the client's later request", scenario
-        )
+        proof = "the service's answer to the late request, given before the client's later request"
+        return placement_at_frame(spec.at.point, proof, scenario)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._late.arm(context, seen, self._next)
@@ -131,8 +122,7 @@ class LateRequest(AtItsFrame):
 
     def heal(self, context: FaultContext) -> None:
         self._late.close(context)
-        if context.stack.frames is not None:
-            context.stack.frames.disarm(self._spec.target, self._next)
+        context.board(self._spec.target).disarm(self._next)
 
     def _follows(self, frame: Frame) -> bool:
         """Whether the late request was stopped before, and this frame belongs to the same client."""

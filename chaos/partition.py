@@ -7,10 +7,8 @@ must wait. ``from: cluster`` cuts the leader off from its followers and the cont
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import ClassVar, Literal
 
-import psutil
 from pydantic import Field, PositiveFloat
 
 from onceproof.base.waiting import wait_until
@@ -21,9 +19,9 @@ from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.job import Job, Try
 from onceproof.faults.placement import (
     WATCHED,
+    AtItsPoint,
     LeaderOf,
     committed,
-    instruments_of,
     is_open,
     leader_problems,
     placement_at,
@@ -33,6 +31,7 @@ from onceproof.faults.placement import (
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Leadership, Proxy, Stream
+from onceproof.stack.processes.connections import peers
 
 
 class PartitionSpec(FaultSpec):
@@ -41,14 +40,13 @@ class PartitionSpec(FaultSpec):
     leader_of: LeaderOf
     from_: Literal["clients", "cluster"] = Field("clients", alias="from", description="whom the leader is cut off from")
     lost: Literal["both", "to-leader", "from-leader"] = Field(
-        "both",
-        description="which packets are lost: all, only those to the leader, or only those from it",
+        "both", description="which packets are lost: all, only those to the leader, or only those from it"
     )
     for_s: PositiveFloat = Field(4.0, le=60.0, description="how long, seconds")
 
 
 @faults.register("partition")
-class Partition:
+class Partition(AtItsPoint[PartitionSpec]):
     """A network partition that drops packets (Toxiproxy ``timeout=0``): no side gets an error, both wait."""
 
     Spec: ClassVar[type[FaultSpec]] = PartitionSpec
@@ -79,10 +77,10 @@ class Partition:
     @classmethod
     def placement(cls, spec: PartitionSpec, scenario: Scenario) -> Placement:
         if spec.from_ == "clients":
-            return placement_at(
-                spec.at.point, f"batch {spec.at.batch} was not committed until the partition ended", scenario
-            )
-        return placement_at(spec.at.point, f"another broker leads {spec.leader_of}, in a later epoch", scenario)
+            proof = f"batch {spec.at.batch} was not committed until the partition ended"
+        else:
+            proof = f"another broker leads {spec.leader_of}, in a later epoch"
+        return placement_at(spec.at.point, proof, scenario)
 
     @classmethod
     def more_tries(cls, job: Job) -> Iterator[Try]:
@@ -93,9 +91,6 @@ class Partition:
                     settings = {"target": "leader", "leader_of": f"{sink.place}/0", "from": cut_off}
                     words = f"{sink.place}, from {cut_off}"
                     yield Try(Point.AFTER_OFFSET_LOG, settings, job.at_query(sink.query), words=words)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         kafka = context.stack.kafka
@@ -123,9 +118,8 @@ class Partition:
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if not self._open:
             return missed(f"batch {seen.batch} was no longer open when the partition began")
-        return (
-            self._prove_clients(context, seen) if self._spec.from_ == "clients" else self._prove_cluster(context, seen)
-        )
+        prove = self._prove_clients if self._spec.from_ == "clients" else self._prove_cluster
+        return prove(context, seen)
 
     def _prove_clients(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._before is not None
@@ -194,11 +188,4 @@ class Partition:
 
 def _connected(pids: list[int], proxy: Proxy) -> bool:
     """Whether one of the processes has a connection to the proxy; without one, the partition has no effect on the job."""
-    for pid in pids:
-        with suppress(psutil.NoSuchProcess):
-            if any(
-                c.raddr and f"{c.raddr.ip.removeprefix('::ffff:')}:{c.raddr.port}" == proxy.listen
-                for c in psutil.Process(pid).net_connections("tcp")
-            ):
-                return True
-    return False
+    return any(f"{host}:{port}" == proxy.listen for pid in pids for host, port in peers(pid))

@@ -22,15 +22,7 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.refused_query import RefusalAttribution, attribute_refusals
 from onceproof.faults.job import Job, Try, untried_outputs
-from onceproof.faults.placement import (
-    RESTART_S,
-    committed,
-    instruments_of,
-    is_open,
-    one_line,
-    placement_at,
-    point_problems,
-)
+from onceproof.faults.placement import RESTART_S, AtItsPoint, committed, is_open, one_line, placement_at, point_problems
 from onceproof.faults.refusals import (
     NEEDS_TIMEOUT,
     Locked,
@@ -75,7 +67,7 @@ class RejectSpec(FaultSpec):
 
 
 @faults.register("reject")
-class Reject:
+class Reject(AtItsPoint[RejectSpec]):
     """The service refuses from the moment the batch is planned: the first request, or until an attempt at the batch is over."""
 
     Spec: ClassVar[type[FaultSpec]] = RejectSpec
@@ -148,7 +140,7 @@ class Reject:
 
     def watch(self, context: FaultContext) -> None:
         """Record when the job sends statements to Postgres: with several queries this shows which of them use it."""
-        if self._spec.how in _OF_THE_SERVER and context.stack.frames is not None:
+        if self._spec.how in _OF_THE_SERVER:
 
             def record(_frame: Frame) -> bool:
                 now = time.monotonic()
@@ -156,13 +148,9 @@ class Reject:
                     self._requests.append(now)
                 return False  # do not stop it
 
-            context.stack.frames.arm("postgres", Rule(Condition("statement"), "park", name="requests", proceed=record))
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+            context.board("postgres").arm(Rule(Condition("statement"), "park", name="requests", proceed=record))
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
         # If the job hides a refusal, its next batch may come before this refusal has ended: its driver waits here.
         turn = _turn_of(context.stack)
         if not turn.acquire(timeout=_ATTEMPT_S):
@@ -172,7 +160,7 @@ class Reject:
         self._began = True
         with context.job.frozen():
             self._description = self._refusal.begin(context)
-            context.stack.frames.listen(self._spec.target, self._heard)  # answers from here on belong to the batch
+            context.board(self._spec.target).listen(self._heard)  # answers from here on belong to the batch
             self._open = is_open(context, seen.query, seen.batch)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
@@ -221,8 +209,7 @@ class Reject:
             self._refusal.repair(context)
             self._began = False  # heal only once: from here on the next fault may refuse
         finally:
-            if context.stack.frames is not None:
-                context.stack.frames.unlisten(self._spec.target, self._heard)
+            context.board(self._spec.target).unlisten(self._heard)
             turn, self._turn = self._turn, None
             if turn is not None:
                 turn.release()
@@ -306,9 +293,8 @@ def _kafka_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
     problems = []
     topics = scenario.topics()
     if spec.topic is None:
-        problems.append(
-            SpecProblem((), "topic is missing: the one whose records are refused", "for example topic: my-output")
-        )
+        message = "topic is missing: the one whose records are refused"
+        problems.append(SpecProblem((), message, "for example topic: my-output"))
     elif spec.topic not in topics:
         problems.append(SpecProblem(("topic",), f"no topic is named {spec.topic!r}", suggest(spec.topic, topics)))
     elif spec.topic in {one.topic for one in scenario.input}:

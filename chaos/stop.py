@@ -29,8 +29,8 @@ from onceproof.faults.placement import (
     PARKED,
     RESTART_S,
     WATCHED,
+    AtItsPoint,
     committed,
-    instruments_of,
     is_open,
     placement_at,
     point_problems,
@@ -106,7 +106,7 @@ class _Stopping:
 
 
 @faults.register("stop", "driver")
-class DriverStop:
+class DriverStop(AtItsPoint[StopSpec]):
     """The driver is stopped as for a deployment, in the middle of a batch, and started again."""
 
     Spec: ClassVar[type[FaultSpec]] = StopSpec
@@ -129,9 +129,6 @@ class DriverStop:
         parked = any(query.parks for query in job.queries)
         return at_checkpoint(job, tuple(p for p in POINTS if parked or p not in PARKED), {"target": "driver"})
 
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
-
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._stopping = _Stopping(context, seen, self._spec.grace_s)
         if seen.release is not None:
@@ -142,9 +139,6 @@ class DriverStop:
         return self._stopping.prove(
             f"driver start {self._stopping.start} got SIGTERM at {seen.point} of batch {seen.batch}"
         )
-
-    def heal(self, context: FaultContext) -> None:
-        return
 
 
 class StopAtFrameSpec(StopSpec):

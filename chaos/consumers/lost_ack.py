@@ -92,7 +92,7 @@ class LostAck(AtItsStep):
             return
         assert context.queues.frames is not None, "the run has started the proxy: this fault reads frames"
         for rule in self._rules:
-            context.queues.frames.arm("kafka", rule)
+            context.queues.frames.board("kafka").arm(rule)
 
     def is_over(self, since: Sequence[TraceEvent]) -> bool:
         over = _OVER if self._route is None else _OVER_ON_AMQP
@@ -103,7 +103,7 @@ class LostAck(AtItsStep):
             self._route.disarm(self._rules[0])
         elif context.queues.frames is not None:
             for rule in self._rules:
-                context.queues.frames.disarm("kafka", rule)
+                context.queues.frames.board("kafka").disarm(rule)
 
     def arrived(self) -> bool | None:
         """Implements `onceproof.consumers.routes.KnowsArrival`."""
@@ -120,13 +120,8 @@ class LostAck(AtItsStep):
         if self._spec.lost == "answer":
             if hits[0].answered_at is None:
                 return Proof(False, (f"the broker did not answer the {hits[0].frame.kind} of message {message}",))
-            what, evidence = (
-                "the answer",
-                [
-                    f"the broker answered the {hits[0].frame.kind} of message {message}, and {target} was cut off before the "
-                    "answer arrived"
-                ],
-            )
+            answered = f"the broker answered the {hits[0].frame.kind} of message {message}"
+            what, evidence = "the answer", [f"{answered}, and {target} was cut off before the answer arrived"]
         else:
             tries = "once" if len(hits) == 1 else f"{len(hits)} times"
             sent = f"{target} sent the {hits[0].frame.kind} of message {message} {tries}"

@@ -80,14 +80,8 @@ class Slow(AtItsStep):
         target, message = self._spec.target, self._spec.at.message
         taken = next(e for e in reversed(before) if e.kind == "take" and e.consumer == target)
         evidence = [f"{target} took message {message} from {taken.queue} at tick {taken.tick} and worked on it"]
-        again = next(
-            (
-                e
-                for e in after
-                if (e.kind, e.message, e.group) == ("take", message, taken.group) and e.consumer != target
-            ),
-            None,
-        )
+        takes = [e for e in after if (e.kind, e.message, e.group) == ("take", message, taken.group)]
+        again = next((e for e in takes if e.consumer != target), None)
         if again is None:
             return Proof(False, (*evidence, f"the broker gave message {message} to no other consumer meanwhile"))
         mark = " for the second time" if again.redelivered else ""

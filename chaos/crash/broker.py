@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
@@ -22,9 +22,9 @@ from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
     PARKED,
     WATCHED,
+    AtItsPoint,
     LeaderOf,
     committed,
-    instruments_of,
     is_open,
     leader_problems,
     placement_at,
@@ -61,7 +61,10 @@ class ControllerSpec(FaultSpec):
         return "the controller"
 
 
-class NodeAway:
+NodeSpecT = TypeVar("NodeSpecT", BrokerSpec, ControllerSpec)
+
+
+class NodeAway(AtItsPoint[NodeSpecT]):
     """Base of the faults that keep a Kafka process away while a batch is open.
 
     A subclass chooses the process and proves the symptom; a class of a kind says how the process is struck.
@@ -70,19 +73,16 @@ class NodeAway:
     how: ClassVar[Literal["killed", "stopped"]]
     symptom: ClassVar[str]
 
-    def __init__(self, spec: BrokerSpec | ControllerSpec) -> None:
+    def __init__(self, spec: NodeSpecT) -> None:
         self._spec = spec
         self._node: int | None = None
         self._healing = threading.Lock()
         self._open = False
 
     @classmethod
-    def placement(cls, spec: BrokerSpec | ControllerSpec, scenario: Scenario) -> Placement:
+    def placement(cls, spec: NodeSpecT, scenario: Scenario) -> Placement:
         proof = f"{spec.describe()} was {cls.how} while batch {spec.at.batch} was open; {cls.symptom}"
         return placement_at(spec.at.point, proof, scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         kafka = context.stack.kafka
@@ -139,13 +139,12 @@ class NodeAway:
         raise NotImplementedError
 
 
-class BrokerAway(NodeAway):
+class BrokerAway(NodeAway[BrokerSpec]):
     """A broker is away, and another one takes its place."""
 
     symptom: ClassVar[str] = "another broker takes its place in a later epoch"
     points: ClassVar[tuple[Point, ...]] = POINTS
     """Points at which the kind can strike a partition's leader."""
-    _spec: BrokerSpec
     _leader_of: str
     _before: Leadership
 
@@ -190,7 +189,7 @@ class BrokerAway(NodeAway):
         return proven(*evidence, wait_for_commit(context, seen))
 
 
-class ControllerAway(NodeAway):
+class ControllerAway(NodeAway[ControllerSpec]):
     """The controller is away; a batch may not need it."""
 
     symptom: ClassVar[str] = "it becomes the controller again"

@@ -15,9 +15,9 @@ from onceproof.faults.placement import (
     PARKED,
     RESTART_S,
     WATCHED,
+    AtItsPoint,
     committed,
     has_own_file_manager,
-    instruments_of,
     placement_at,
     planned,
     point_problems,
@@ -34,7 +34,7 @@ class DriverCrashSpec(FaultSpec):
 
 
 @faults.register("crash", "driver")
-class DriverCrash:
+class DriverCrash(AtItsPoint[DriverCrashSpec]):
     """The driver's processes die at once, as if killed by the kernel's out-of-memory killer or with their machine.
 
     The supervisor starts the next driver. In the middle of a task, `onceproof.chaos.crash.task` crashes the driver.
@@ -85,10 +85,8 @@ class DriverCrash:
         return at_checkpoint(job, (*GATED, *WATCHED, *(PARKED if parked else ())), {"target": "driver"})
 
     def matches(self, seen: Occurrence) -> bool:
-        instruments = instruments_of(seen.point)
-        if seen.point is Point.BEFORE_SINK_COMMIT:
-            instruments = (*instruments, "checkpoint")
-        return seen.point is self._spec.at.point and seen.instrument in instruments
+        in_its_log = seen.point is self._spec.at.point is Point.BEFORE_SINK_COMMIT and seen.instrument == "checkpoint"
+        return in_its_log or super().matches(seen)
 
     @property
     def needs_input(self) -> bool:
@@ -143,9 +141,6 @@ class DriverCrash:
             f"offsets/{n} missing: Spark plans a batch without input again only when there is more input (choose an "
             "earlier batch, or more chunks)"
         )
-
-    def heal(self, context: FaultContext) -> None:
-        """The supervisor starts the next driver."""
 
 
 def _log_of_sink(scenario: Scenario) -> str | None:

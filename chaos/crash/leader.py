@@ -103,7 +103,6 @@ class LeaderCrash(AtItsFrame):
         return Placement(how.exactness, f"Toxiproxy, {how.instrument} and protocol proxy", why, proof)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
         kafka = context.stack.kafka
         topic, partition = split_leader_of(self._leader_of)
         with context.job.frozen():
@@ -116,7 +115,7 @@ class LeaderCrash(AtItsFrame):
                 proxy.add_toxic("timeout", "upstream", timeout=0)
                 proxy.add_toxic("timeout", "downstream", timeout=0)
             self._size = _bytes_in(self._folder)
-            context.stack.frames.listen("kafka", self._heard)
+            context.board("kafka").listen(self._heard)
             self._open = is_open(context, seen.query, seen.batch)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
@@ -193,9 +192,8 @@ class LeaderCrash(AtItsFrame):
             now = context.stack.kafka.replicas(topic, partition, asking_not=dead)
             return now if now is not None and now.leader != dead else None
 
-        return (
-            wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=leadership.ELECTION_S).leader == -1
-        )
+        found = wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=leadership.ELECTION_S)
+        return found.leader == -1
 
     def _prove_waited(
         self, context: FaultContext, seen: Occurrence, size: int, was_committed: bool, evidence: list[str]
@@ -213,19 +211,15 @@ class LeaderCrash(AtItsFrame):
 
     @staticmethod
     def _committed_then(context: FaultContext, seen: Occurrence, was_committed: bool) -> str:
-        return (
-            f"batch {seen.batch} was committed by Spark before that"
-            if was_committed
-            else wait_for_commit(context, seen)
-        )
+        before = f"batch {seen.batch} was committed by Spark before that"
+        return before if was_committed else wait_for_commit(context, seen)
 
     def heal(self, context: FaultContext) -> None:
         with self._lock:  # `prove` must not kill the broker after this: nothing would restart it
             self._over = True
         for proxy in self._proxies:
             proxy.heal()
-        if context.stack.frames is not None:
-            context.stack.frames.unlisten("kafka", self._heard)
+        context.board("kafka").unlisten(self._heard)
         if self._before is not None and not context.stack.kafka.is_running(self._before.broker):
             context.stack.kafka.restart_broker(self._before.broker)
             context.timeline.emit("broker.back", broker=self._before.broker)

@@ -85,9 +85,8 @@ class PostgresCrash(AtItsFrame):
         return placement_at_frame(spec.at.point, proof, scenario)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
         self._commit.arm(context, seen)
-        context.stack.frames.listen("postgres", self._heard)
+        context.board("postgres").listen(self._heard)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         found = self._commit.wait_for_frame(context, seen)
@@ -119,8 +118,7 @@ class PostgresCrash(AtItsFrame):
             postgres_of(context).proxy.heal()
             self._struck = False  # heal only once: from here on the next fault may cut Postgres off
         self._commit.close(context)
-        if context.stack.frames is not None:
-            context.stack.frames.unlisten("postgres", self._heard)
+        context.board("postgres").unlisten(self._heard)
 
     def _crash(self, context: FaultContext, xid: str) -> tuple[bool, list[str]]:
         """Kill and restart the server. Whether the transaction is gone, and the evidence; no client can connect before

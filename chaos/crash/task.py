@@ -48,7 +48,7 @@ class TaskCrash(TaskFault):
         return placement_at_frame(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        victim = self._task.find(context, seen)
+        victim = self._find(context, seen)
         if isinstance(victim, Proof):
             return victim
         if self._spec.target == "driver":
@@ -62,20 +62,13 @@ class TaskCrash(TaskFault):
         tree.kill()
         evidence.append(f"killed (SIGKILL), and gone: {describe_tree(tree)}")
         hit = victim.hit
-        wait_until(
-            "the killed process's connection to close",
-            lambda: hit.client_left_at or hit.undeliverable,
-            deadline_s=_CLOSED_S,
-        )
-        if victim.hit.delivered_at is not None:
+        left = "the killed process's connection to close"
+        wait_until(left, lambda: hit.client_left_at or hit.undeliverable, deadline_s=_CLOSED_S)
+        if hit.delivered_at is not None:
             return missed(*evidence, "its frame was delivered nevertheless")
-        evidence.append("its frame was never delivered")
-        evidence.append(wait_for_commit(context, seen))
-        evidence.append(
-            wait_for_event_log(
-                context, seen, partial(describe_retry, victim=process), "an attempt that failed and one that succeeded"
-            )
-        )
+        evidence += ["its frame was never delivered", wait_for_commit(context, seen)]
+        retried, wanted = partial(describe_retry, victim=process), "an attempt that failed and one that succeeded"
+        evidence.append(wait_for_event_log(context, seen, retried, wanted))
         if context.job.current_start > start:
             evidence.append("the query failed too: the driver was started again, and the batch was replayed")
         return proven(*evidence)

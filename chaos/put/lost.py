@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 from onceproof.base.errors import WaitTimeout
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
-from onceproof.faults.frames import ANSWER_S, wait_for_commit
-from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, put_placement
+from onceproof.faults.frames import ANSWER_S, placement_at_frame, wait_for_commit
+from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put
 from onceproof.scenario.model import FaultSpec, Scenario
 
 
@@ -32,10 +32,12 @@ class LostPut(PutFault):
 
     @classmethod
     def placement(cls, spec: LostPutSpec, scenario: Scenario) -> Placement:
-        return put_placement(spec, "the store's answer, which was dropped, says that the entry was written", scenario)
+        return placement_at_frame(
+            spec.at.point, "the store's answer, which was dropped, says that the entry was written", scenario
+        )
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        hit = self._put.wait_for_put(context, seen)
+        hit = self._put.wait_for_hit(context, seen)
         if isinstance(hit, Proof):
             return hit
         request = describe_put(hit.frame)

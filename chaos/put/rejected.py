@@ -15,8 +15,8 @@ from onceproof.base.waiting import wait_until
 from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
-from onceproof.faults.frames import HIT_S, wait_for_commit
-from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, folder_of, put_placement
+from onceproof.faults.frames import HIT_S, placement_at_frame, wait_for_commit
+from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, folder_of
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.scenario.model import FaultSpec, Scenario
 
@@ -44,7 +44,9 @@ class RejectedPut(PutFault):
 
     @classmethod
     def placement(cls, spec: RejectedPutSpec, scenario: Scenario) -> Placement:
-        return put_placement(spec, f"the store's own answers: {spec.times} refusals of the batch's entry", scenario)
+        return placement_at_frame(
+            spec.at.point, f"the store's own answers: {spec.times} refusals of the batch's entry", scenario
+        )
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.object_store is not None, "validated"
@@ -53,7 +55,7 @@ class RejectedPut(PutFault):
         self._put.rule.release()  # nothing is held: the proxy passes each request on at once, and reads its answer
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        first = self._put.wait_for_put(context, seen)
+        first = self._put.wait_for_hit(context, seen)
         if isinstance(first, Proof):
             return first
         try:

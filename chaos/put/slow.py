@@ -10,9 +10,9 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
-from onceproof.faults.frames import ANSWER_S, wait_for_commit
+from onceproof.faults.frames import ANSWER_S, placement_at_frame, wait_for_commit
 from onceproof.faults.placement import committed
-from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put, put_placement
+from onceproof.faults.puts import PutFault, PutSpec, StoppedPut, describe_put
 from onceproof.instruments.proxy.rules import now
 from onceproof.scenario.model import FaultSpec, Scenario
 
@@ -36,10 +36,10 @@ class SlowPut(PutFault):
     @classmethod
     def placement(cls, spec: SlowPutSpec, scenario: Scenario) -> Placement:
         proof = f"the request was held for {spec.by_ms} ms, and the entry was not there meanwhile"
-        return put_placement(spec, proof, scenario)
+        return placement_at_frame(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        hit = self._put.wait_for_put(context, seen)
+        hit = self._put.wait_for_hit(context, seen)
         if isinstance(hit, Proof):
             return hit
         by_s = self._spec.by_ms / 1000

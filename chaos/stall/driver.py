@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, faults
 from onceproof.faults.job import Job, Try, at_checkpoint
-from onceproof.faults.placement import instruments_of, placement_at, point_problems
-from onceproof.faults.takeover import POINTS, Takeover, batch_problems
+from onceproof.faults.placement import placement_at
+from onceproof.faults.takeover import POINTS, Takeover, TakesOver
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.processes import procfs
 from onceproof.stack.processes.owner import Service
@@ -28,19 +28,11 @@ class DriverStallSpec(FaultSpec):
 
 
 @faults.register("stall", "driver")
-class DriverStall:
+class DriverStall(TakesOver[DriverStallSpec]):
     """The driver pauses, is replaced, and resumes as a zombie once its successor has committed a batch of its own."""
 
     Spec: ClassVar[type[FaultSpec]] = DriverStallSpec
     about: ClassVar[str] = "SIGSTOP of the driver while a second one takes over, then SIGCONT (a zombie)"
-
-    def __init__(self, spec: DriverStallSpec) -> None:
-        self._spec = spec
-        self._takeover: Takeover | None = None
-
-    @classmethod
-    def problems(cls, spec: DriverStallSpec, scenario: Scenario) -> list[SpecProblem]:
-        return point_problems(spec, POINTS) + batch_problems(spec, scenario)
 
     @classmethod
     def placement(cls, spec: DriverStallSpec, scenario: Scenario) -> Placement:
@@ -53,14 +45,6 @@ class DriverStall:
     @classmethod
     def tries(cls, job: Job) -> Iterable[Try]:
         return at_checkpoint(job, POINTS, {"target": "driver"})
-
-    @property
-    def needs_input(self) -> bool:
-        """True until the successor has planned a batch of its own; then the feed waits until the zombie is gone."""
-        return self._takeover is not None and self._takeover.needs_input
-
-    def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._takeover = Takeover(context, seen, stopped=True)
@@ -80,10 +64,6 @@ class DriverStall:
         return takeover.prove(
             "stopped", "the driver was stopped", why_not_stopped, takeover.first.thaw, after="after SIGCONT"
         )
-
-    def heal(self, context: FaultContext) -> None:
-        if self._takeover is not None:
-            self._takeover.end()
 
 
 def _is_stopped(zombie: Service) -> bool:

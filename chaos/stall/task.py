@@ -54,7 +54,7 @@ class TaskStall(TaskFault):
         return placement_at_frame(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        victim = self._task.find(context, seen)
+        victim = self._find(context, seen)
         if isinstance(victim, Proof):
             return victim
         process = victim.process
@@ -69,17 +69,13 @@ class TaskStall(TaskFault):
         except WaitTimeout:
             return missed(*evidence, _NO_OTHER_ATTEMPT)
         if context.job.current_start > start:
-            return missed(
-                *evidence, "the driver was started again meanwhile: a replay committed the batch, not another attempt"
-            )
+            again = "the driver was started again meanwhile: a replay committed the batch, not another attempt"
+            return missed(*evidence, again)
         if awake := tree.awake():
             return missed(*evidence, _woken(awake))
         evidence.append(f"batch {n} was committed by Spark while it was stopped")
-        evidence.append(
-            wait_for_event_log(
-                context, seen, partial(describe_winner, victim=process), "another attempt that succeeded"
-            )
-        )
+        won = partial(describe_winner, victim=process)
+        evidence.append(wait_for_event_log(context, seen, won, "another attempt that succeeded"))
         if awake := tree.awake():
             return missed(*evidence, _woken(awake))
         if process.pid not in tree.alive():
@@ -94,7 +90,8 @@ class TaskStall(TaskFault):
         answer arrives.
         """
         process, hit = victim.process, victim.hit
-        self._task.release()
+        assert self._stopped is not None, "it has struck"
+        self._stopped.rule.release()
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
         if hit.answer is None:
             return missed(*evidence, hit.undeliverable or "the frame was never delivered")

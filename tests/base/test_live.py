@@ -82,22 +82,18 @@ def test_the_panel_is_gone_at_the_end() -> None:
 def test_what_is_fetched_appears_in_the_panel_that_is_open() -> None:
     drawn = console(80)
     with Display(drawn, "mine") as display, Progress(show=True) as fetching:
-        fetching.begin("kafka", 7)
-        fetching.step("kafka")
-        drawn.print(display.panel())
-        fetching.end("kafka")
+        with fetching.doing("kafka", 7) as step:
+            step()
+            drawn.print(display.panel())
         assert "kafka" not in str(display.panel().renderable)
     assert "kafka: 1 of 7" in shown(drawn) and "done in" not in shown(drawn)
 
 
 def test_a_fetch_of_its_own_writes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(show=True) as fetching:
-        fetching.begin("kafka", 1)
-        fetching.end("kafka")
-    with Progress(show=False) as silent:
-        silent.begin("quiet", 1)
+    with Progress(show=True) as fetching, fetching.doing("kafka", 1):
+        pass
+    with Progress(show=False) as silent, silent.doing("quiet", 1):
         silent.say("nothing")
-        silent.end("quiet")
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.startswith("kafka ...\nkafka: done in ") and "quiet" not in printed.err
 

@@ -10,6 +10,7 @@ import pytest
 
 from onceproof.chaos.aborted_input import AbortedInput, AbortedInputSpec, _takes
 from onceproof.faults.contract import Occurrence, SpecProblem
+from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import InputSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -80,6 +81,6 @@ def test_a_transaction_that_fails_midway_is_aborted(
 
 
 def test_a_batchs_offset_range_is_half_open() -> None:
-    starts, ends = {"t": {0: 5}}, {"t": {0: 8}}
-    assert [_takes(starts, ends, "t", 0, [o]) for o in (4, 5, 7, 8)] == [False, True, True, False]
-    assert not _takes(starts, ends, "t", 1, [5]) and not _takes(starts, ends, "other", 0, [5])
+    batch = Batch("q", 2, {"t": {0: 5}}, {"t": {0: 8}}, None, 0.0, 0)
+    assert [_takes(batch, "t", 0, [o]) for o in (4, 5, 7, 8)] == [False, True, True, False]
+    assert not _takes(batch, "t", 1, [5]) and not _takes(batch, "other", 0, [5])

@@ -121,10 +121,7 @@ def context(tmp_path: Path) -> Iterator[FaultContext]:
     timeline = Timeline(tmp_path / "events.jsonl")
     watcher = CheckpointWatcher(root, clock=timeline.now, start_of_driver=lambda: 0, on_log=lambda *_: None)
     board = Board()
-    rules = SimpleNamespace(
-        board=board, arm=lambda _service, rule: board.arm(rule), disarm=lambda _service, rule: board.disarm(rule)
-    )
-    stack: Any = SimpleNamespace(frames=rules, postgres=None)
+    stack: Any = SimpleNamespace(frames=SimpleNamespace(board=lambda _service: board), postgres=None)
     job: Any = Running()
     yield FaultContext(stack, job, watcher, timeline)
     timeline.close()
@@ -137,12 +134,12 @@ def test_a_rule_that_never_matched_names_the_nearest_frames(
     stopped = StoppedFrame(FrameSpec(kind="Produce", topic="out", nth=2), "kafka", "drop-answer", hold=True)
     occurrence = seen(Point.AFTER_OFFSET_LOG)
     stopped.arm(context, occurrence)
-    frames: Any = context.stack.frames
+    board = context.board("kafka")
     for number in range(passed):
-        assert frames.board.wants("Produce")
+        assert board.wants("Produce")
         frame = Frame(b"", "Produce", {"correlation_id": 40 + number, "topics": ["out"]})
-        assert frames.board.rule_for(frame) is None
-    assert not frames.board.wants("Metadata")
+        assert board.rule_for(frame) is None
+    assert not board.wants("Metadata")
     (context.checkpoint.folder("q") / "commits" / "2").touch()
     proof = prove_loss(stopped, context, occurrence)
     nearest = "correlation_id 40, topics ['out']: it was number 1, not 2" if passed else "was seen, only Metadata (1)"

@@ -10,6 +10,7 @@ import pytest
 
 from onceproof.chaos.crash.postgres import PostgresCrash, PostgresCrashSpec
 from onceproof.faults.contract import SpecProblem, reads_frames
+from onceproof.instruments.proxy.rules import Board
 
 SPEC: dict[str, Any] = {
     "fault": "crash",
@@ -45,8 +46,7 @@ def test_postgres_is_not_killed_after_the_fault_was_healed() -> None:
     crash = PostgresCrash(PostgresCrashSpec.model_validate(SPEC))
     killed: list[str] = []
     postgres = SimpleNamespace(kill=lambda: killed.append("postgres"))
-    frames = SimpleNamespace(disarm=lambda *_: None, unlisten=lambda *_: None)
-    context: Any = SimpleNamespace(stack=SimpleNamespace(frames=frames, postgres=postgres))
+    context: Any = SimpleNamespace(board=lambda _service: Board(), stack=SimpleNamespace(postgres=postgres))
     crash.heal(context)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onceproof.chaos.crash.postgres._ask", lambda *_: "now")

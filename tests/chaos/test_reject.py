@@ -25,6 +25,7 @@ from onceproof.faults.refusals import (
 )
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.instruments.proxy.frames import Reply
+from onceproof.instruments.proxy.rules import Board
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.points import Point
@@ -141,9 +142,8 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> tuple[Reject, Service, Any]:
     monkeypatch.setattr(reject, "_began", True)
     monkeypatch.setattr(reject, "_ended", lambda *_: "it ended")
     monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: True)
-    frames = SimpleNamespace(unlisten=lambda *_: None)
-    stack, checkpoint = SimpleNamespace(frames=frames), SimpleNamespace(queries=list)
-    context = SimpleNamespace(job=Job(), stack=stack, checkpoint=checkpoint, attempted_writes={})
+    board, checkpoint = Board(), SimpleNamespace(queries=list)
+    context = SimpleNamespace(job=Job(), board=lambda _service: board, checkpoint=checkpoint, attempted_writes={})
     return reject, service, context
 
 

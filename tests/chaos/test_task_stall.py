@@ -53,8 +53,9 @@ def proven(
         at = {"batch": 2, "point": "in-tasks"}
         stall = TaskStall(TaskStallSpec.model_validate({"fault": "stall", "target": "python-worker", "at": at}))
         victim = Victim(replace(WORKER, pid=process.pid), hit, "127.0.0.1:2", ("it was sent",))
-        task = SimpleNamespace(find=lambda *_: victim, still_open=lambda *_: True, release=lambda: None)
-        monkeypatch.setattr(stall, "_task", task)
+        monkeypatch.setattr(stall, "_find", lambda *_: victim)
+        monkeypatch.setattr(stall, "_stopped", SimpleNamespace(rule=SimpleNamespace(release=lambda: None)))
+        monkeypatch.setattr("onceproof.faults.tasks.committed", lambda *_: False)
 
         def committed(*_args: object) -> bool:
             meanwhile()

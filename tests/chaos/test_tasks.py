@@ -20,7 +20,7 @@ from onceproof.faults.contract import (
     strikes_at,
     strikes_tasks,
 )
-from onceproof.faults.tasks import StoppedTask, Victim
+from onceproof.faults.tasks import Victim, mismatch
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
@@ -154,8 +154,8 @@ def test_a_killed_process_is_a_hit_only_if_the_proxy_did_not_deliver_its_frame(
     hit = Hit(Frame(b"", "statement"), "postgres", "127.0.0.1:1", 0.0, delivered_at=1.0 if delivered else None)
     with subprocess.Popen(["sleep", "60"]) as process:
         victim = Victim(replace(PROCESSES["worker"], pid=process.pid), hit, "127.0.0.1:2", ("it was sent",))
-        found_task = SimpleNamespace(find=lambda *_: victim, still_open=lambda *_: True)
-        monkeypatch.setattr(crash, "_task", found_task)
+        monkeypatch.setattr(crash, "_find", lambda *_: victim)
+        monkeypatch.setattr("onceproof.faults.tasks.committed", lambda *_: False)
         asked: list[str] = []
 
         def wait(reason: str, probe: Callable[[], Any], **_more: Any) -> Any:
@@ -191,7 +191,6 @@ PROCESSES = {
     ],
 )
 def test_only_a_process_of_the_target_kind_is_struck(target: str, mine: set[str]) -> None:
-    stopped = StoppedTask(TaskCrashSpec.model_validate(task("crash", target)))
-    why = {name: stopped.mismatch(process) for name, process in PROCESSES.items()}
+    why = {name: mismatch(target, process) for name, process in PROCESSES.items()}
     assert {name for name, reason in why.items() if reason is None} == mine
     assert "local mode" in (why["local worker"] or "local mode") and (why["program"] or "")

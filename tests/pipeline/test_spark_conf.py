@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
-from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment, spark_environment
+from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
 from onceproof.stack.fetch import components, driver_archive
 from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
@@ -37,8 +37,17 @@ spark.stop()
 """
 
 
-def environment(users: dict[str, str], archive: Path | None = None) -> dict[str, str]:
-    return spark_environment(users, class_path=JARS, archive=archive, scratch=Path("/tmp/a 'run'"))
+def environment(users: dict[str, str], archive: Path | None = None, **more: Any) -> dict[str, str]:
+    return job_environment(
+        class_path=JARS,
+        archive=archive,
+        scratch=Path("/tmp/a 'run'"),
+        passfile=None,
+        failpoints=None,
+        own=users,
+        secrets=[],
+        **more,
+    )
 
 
 def test_the_connector_comes_after_the_users_own_class_path() -> None:
@@ -62,7 +71,7 @@ def test_a_path_with_spaces_and_quotes_stays_one_option() -> None:
 def test_the_checkpoint_file_systems_jar_comes_last_and_the_users_own_manager_overrides_ours() -> None:
     files = CheckpointFiles(Path("/cache/c.jar"), Path("/tmp/a 'run'/socket"))
     users = {"SPARK_SUBMIT_OPTS": f"-D{FILE_MANAGER}=users.Own"}
-    env = spark_environment(users, class_path=JARS, archive=None, scratch=Path("/tmp/s"), checkpoint=files)
+    env = environment(users, checkpoint=files)
     assert env["SPARK_DIST_CLASSPATH"] == "/a folder/k1.jar:/k2.jar:/cache/c.jar"
     words = shlex.split(env["SPARK_SUBMIT_OPTS"])
     assert "-Dspark.executor.extraClassPath=/a folder/k1.jar:/k2.jar:/cache/c.jar" in words
@@ -77,9 +86,7 @@ def test_the_cluster_is_the_jobs_default_master_and_its_secret_stays_in_a_file()
     users = {"PGPASSFILE": "/p", "DATABASE_URL": "x"}
 
     def of(more: dict[str, str]) -> dict[str, str]:
-        return spark_environment(
-            users | more, class_path=JARS, archive=None, scratch=Path("/tmp/s"), cluster=cluster, events=Path("/e")
-        )
+        return environment(users | more, cluster=cluster, events=Path("/e"))
 
     env = of({})
     assert env["MASTER"] == "spark://127.0.0.1:7077" and of({"MASTER": "local[4]"})["MASTER"] == "local[4]"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,8 +108,8 @@ def test_the_rules_record_frames_and_stop_none(tmp_path: Path) -> None:
     armed: list[tuple[str, Rule]] = []
 
     class Frames:
-        def arm(self, service: str, rule: Rule) -> None:
-            armed.append((service, rule))
+        def board(self, service: str) -> SimpleNamespace:
+            return SimpleNamespace(arm=lambda rule: armed.append((service, rule)))
 
     timeline = Timeline(tmp_path / "events.jsonl")
     watch(Frames(), timeline, str)  # type: ignore[arg-type]
@@ -202,8 +203,8 @@ def test_many_statements_with_literals_leave_room_for_another_table(tmp_path: Pa
     armed: list[Rule] = []
 
     class Frames:
-        def arm(self, service: str, rule: Rule) -> None:
-            armed.append(rule)
+        def board(self, _service: str) -> SimpleNamespace:
+            return SimpleNamespace(arm=armed.append)
 
     timeline = Timeline(tmp_path / "events.jsonl")
     watch(Frames(), timeline, lambda topic: topic.removeprefix("run."))  # type: ignore[arg-type]

@@ -123,8 +123,8 @@ def test_nothing_of_an_execution_reaches_the_next_one(tmp_path: Path) -> None:
         holder = as_harness(stack)
         holder.autocommit = False
         holder.execute("LOCK TABLE departed IN ACCESS EXCLUSIVE MODE")
-        stack.frames.arm("kafka", Rule(Condition("EndTxn"), "park"))
-        stack.frames.listen("postgres", [])
+        stack.frames.board("kafka").arm(Rule(Condition("EndTxn"), "park"))
+        stack.frames.board("postgres").listen([])
         stack.kafka.client_proxy(1).add_toxic("latency", "downstream", latency=1)
         stack.postgres.proxy.reject_clients()
         first.end()
@@ -202,7 +202,7 @@ def _rejecting(stack: EmbeddedStack) -> Callable[[], object]:
 
 def _rule(stack: EmbeddedStack) -> Callable[[], object]:
     assert stack.frames is not None
-    stack.frames.arm("postgres", Rule(Condition("commit"), "drop-answer"))
+    stack.frames.board("postgres").arm(Rule(Condition("commit"), "drop-answer"))
     return stack.frames.forget
 
 

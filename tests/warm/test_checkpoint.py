@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import HistoryError
+from onceproof.instruments.checkpoint_gate import uncommitted
 from onceproof.scenario.points import Point
 from onceproof.warm import checkpoint
 from onceproof.warm.attempts import Attempts, Strike
-from onceproof.warm.gate import SessionGate, uncommitted
+from onceproof.warm.gate import SessionGate
 
 _PLAN = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
 

@@ -19,13 +19,14 @@ def wait_until(
     *,
     deadline_s: float,
     every_s: float = 0.05,
+    ignoring: type[Exception] | tuple[type[Exception], ...] = (),
     abandon: Callable[[], None] | None = None,
     explain: Callable[[], str] | None = None,
     hint: str | None = None,
 ) -> T:
     """Call ``probe`` until it returns something truthy, and return that.
 
-    ``abandon`` is called before each probe and may raise an error to stop waiting (the process died).
+    A probe that raises one of ``ignoring`` counts as one that returned nothing. ``abandon`` is called before each probe and may raise an error to stop waiting (the process died).
     ``explain`` returns the last state (and log lines) for the time-out error.
     Raises `WaitTimeout` naming ``reason`` after ``deadline_s`` seconds.
     """
@@ -33,7 +34,10 @@ def wait_until(
     def attempt() -> T | None:
         if abandon is not None:
             abandon()
-        return probe()
+        try:
+            return probe()
+        except ignoring:
+            return None
 
     started = time.monotonic()
     waiter = tenacity.Retrying(

@@ -9,9 +9,10 @@ from pathlib import Path
 from onceproof.base.timeline import Timeline
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.failpoints import SinkEvent
+from onceproof.instruments.proxy.rules import Board
 from onceproof.pipeline.supervisor import Pipeline
 from onceproof.scenario.model import Scenario
-from onceproof.stack.api import Stack
+from onceproof.stack.api import FramedService, Stack
 
 
 @dataclass
@@ -32,6 +33,11 @@ class FaultContext:
     """Query and batch -> the write that the batch was seen to send to a service, whether or not the service applied it."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """The number of the latest attempt at a query's batch, from 1; None where attempts are not counted."""
+
+    def board(self, service: FramedService) -> Board:
+        """The rules of the protocol proxy for that service; the run starts the proxy for a fault that reads frames."""
+        assert self.stack.frames is not None, "one of the run's faults reads frames"
+        return self.stack.frames.board(service)
 
     def sink_event_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> SinkEvent | None:
         """The first such event of the batch from ``at`` on (seconds of the run's clock)."""

@@ -161,9 +161,8 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         except Exception as failure:  # as in `_strike`
             proof = missed(Evidence("the hit could not be proven", detail=str(failure)))
         if armed.spec.at.attempt is not None:
-            proof = replace(
-                proof, evidence=(f"it struck attempt {seen.attempt} at batch {seen.batch}", *proof.evidence)
-            )
+            struck = f"it struck attempt {seen.attempt} at batch {seen.batch}"
+            proof = replace(proof, evidence=(struck, *proof.evidence))
         self._finish(armed, seen, proof)
 
     def _check_write(self, context: FaultContext, seen: Occurrence, proof: Proof) -> Proof:

@@ -17,6 +17,7 @@ from onceproof.instruments.proxy.rules import Action, Cut, Hit, Rule
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
+from onceproof.stack.api import FramedService
 from onceproof.stores.frames import FrameSpec, Service, all_frames, frames_of
 
 HIT_S = 60.0
@@ -101,26 +102,23 @@ class AtItsFrame:
         return at_plan(seen)
 
 
-class StoppedFrame:
-    """One frame of one batch: `arm` arms the rule, `wait_for_frame` returns the stopped frame, `close` disarms the rule."""
+class StoppedRequest:
+    """A request of one batch: `arm` arms the rule, `wait_for_hit` returns the stopped request, `close` disarms the rule."""
 
-    def __init__(self, spec: FrameSpec, target: Service, action: Action, *, hold: bool, cut: Cut = "reset") -> None:
-        self.target = target
-        self.store = frames_of(target)
-        self.rule = Rule(spec.condition(target), action, cut, nth=spec.nth, hold=hold, name=action)
-        self.xid: str | None = None
+    def __init__(self, service: FramedService, rule: Rule) -> None:
+        self.service = service
+        self.rule = rule
         self._was_open = False
 
     def arm(self, context: FaultContext, seen: Occurrence, *others: Rule) -> None:
         """Arm the rules while the job is stopped, so that no frame of the batch passes before."""
-        assert context.stack.frames is not None, "the run starts the protocol proxy for a fault that reads frames"
         with context.job.frozen():
             for rule in (self.rule, *others):
-                context.stack.frames.arm(self.target, rule)
+                context.board(self.service).arm(rule)
             self._was_open = is_open(context, seen.query, seen.batch)
 
-    def wait_for_frame(self, context: FaultContext, seen: Occurrence) -> Hit | Proof:
-        """The frame, stopped while its batch was open; or a miss that says why there is none."""
+    def wait_for_hit(self, context: FaultContext, seen: Occurrence) -> Hit | Proof:
+        """The first stopped request; or a miss that says why there is none."""
         if not self._was_open:
             return missed(f"batch {seen.batch} was no longer open when the rule was armed")
 
@@ -128,15 +126,31 @@ class StoppedFrame:
             if committed(context, seen.query, seen.batch) and not self.rule.hits:
                 raise WaitTimeout(f"batch {seen.batch} was committed without a {self.rule.describe()}")
 
+        what = f"a {self.rule.describe()}"
         try:
-            hit = wait_until(
-                f"a {self.rule.describe()}",
-                lambda: next(iter(self.rule.hits), None),
-                deadline_s=HIT_S,
-                abandon=raise_if_committed,
+            return wait_until(
+                what, lambda: next(iter(self.rule.hits), None), deadline_s=HIT_S, abandon=raise_if_committed
             )
         except WaitTimeout as never:
             return missed(never.message, f"nearest: {self.rule.nearest()}")
+
+    def close(self, context: FaultContext) -> None:
+        context.board(self.service).disarm(self.rule)
+
+
+class StoppedFrame(StoppedRequest):
+    """One frame of one batch, and what its service did with it; `wait_for_frame` returns the stopped frame."""
+
+    def __init__(self, spec: FrameSpec, target: Service, action: Action, *, hold: bool, cut: Cut = "reset") -> None:
+        super().__init__(target, Rule(spec.condition(target), action, cut, nth=spec.nth, hold=hold, name=action))
+        self.store = frames_of(target)
+        self.xid: str | None = None
+
+    def wait_for_frame(self, context: FaultContext, seen: Occurrence) -> Hit | Proof:
+        """The frame, stopped while its batch was open; or a miss that says why there is none."""
+        hit = self.wait_for_hit(context, seen)
+        if isinstance(hit, Proof):
+            return hit
         if (self.rule.hold or self.rule.action == "late") and committed(context, seen.query, seen.batch):
             return missed(f"the stopped {hit.frame.kind} was sent only after batch {seen.batch} was committed")
         if self.store.recorded(hit.frame) is not None:
@@ -146,10 +160,6 @@ class StoppedFrame:
 
     def describe_stop(self, hit: Hit, seen: Occurrence) -> str:
         return f"{self.store.describe(hit.frame)} was stopped by {hit.proxy} while batch {seen.batch} was open"
-
-    def close(self, context: FaultContext) -> None:
-        if context.stack.frames is not None:
-            context.stack.frames.disarm(self.target, self.rule)
 
     def wait_for_outcome(self, context: FaultContext) -> str | None:
         """What became of the frame's transaction, once it has ended; None if its id is not known."""

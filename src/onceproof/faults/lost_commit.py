@@ -97,12 +97,8 @@ class CutCommit:
         yield from at_commit(job, cls.frame_point())
         for query in job.queries:
             for target in query.parks:
-                yield Try(
-                    Point.BEFORE_SINK_COMMIT,
-                    {"target": target},
-                    job.at_query(query.name),
-                    words=f"{target} sink, parked",
-                )
+                words = f"{target} sink, parked"
+                yield Try(Point.BEFORE_SINK_COMMIT, {"target": target}, job.at_query(query.name), words=words)
         if not any(query.parks for query in job.queries):
             yield from at_checkpoint(job, (Point.BEFORE_SINK_COMMIT,), {})
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field
 
 from onceproof.base.registry import suggest
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Placement, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, SpecProblem
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
@@ -22,6 +22,8 @@ GATED = (Point.BEFORE_OFFSET_LOG, Point.STATE_PARTLY_COMMITTED)
 PARKED = (Point.BEFORE_SINK_COMMIT,)
 
 LeaderOf = Annotated[str, Field(pattern=r"^[^/]+/\d+$", description="TOPIC/PARTITION whose leader is struck")]
+
+SpecT = TypeVar("SpecT", bound=FaultSpec)
 
 RESTART_S = 90.0
 """A cold driver took 8 to 20 s to its first commit on two loaded cores; after this time the commit counts as missing."""
@@ -36,18 +38,25 @@ def instruments_of(point: Point) -> tuple[str, ...]:
     return ("failpoint",) if point in PARKED else ()
 
 
+class AtItsPoint(Generic[SpecT]):
+    """Base of the faults that strike when their batch reaches their point. ``heal`` does nothing unless a kind overrides it."""
+
+    _spec: SpecT
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+
+    def heal(self, context: FaultContext) -> None:
+        return
+
+
 def point_problems(spec: FaultSpec, allowed: tuple[Point, ...]) -> list[SpecProblem]:
     """A problem if this kind cannot be placed at the spec's point."""
     if spec.at.point in allowed:
         return []
     places = ", ".join(p.value for p in Point if p in allowed)
-    return [
-        SpecProblem(
-            ("at", "point"),
-            f"{spec.fault} of {spec.target} cannot be placed at {spec.at.point.value!r}",
-            f"it can be placed at: {places}",
-        )
-    ]
+    message = f"{spec.fault} of {spec.target} cannot be placed at {spec.at.point.value!r}"
+    return [SpecProblem(("at", "point"), message, f"it can be placed at: {places}")]
 
 
 def placement_at(point: Point, proof: str, scenario: Scenario) -> Placement:
@@ -67,12 +76,8 @@ def placement_at(point: Point, proof: str, scenario: Scenario) -> Placement:
         why = f"the job sets {FILE_MANAGER} itself, so a write is seen only afterwards, while the driver runs on"
         return Placement("approximate", "checkpoint watcher", f"{why}: {LEFT_BEHIND[point]}", proof)
     if "failpoint" in instruments:
-        return Placement(
-            "exact",
-            "failpoint in the sink",
-            f"the sink is parked there: {LEFT_BEHIND[point]}; needs a sink of onceproof.sinks",
-            proof,
-        )
+        why = f"the sink is parked there: {LEFT_BEHIND[point]}; needs a sink of onceproof.sinks"
+        return Placement("exact", "failpoint in the sink", why, proof)
     why = f"the job sets {FILE_MANAGER} itself" if instruments else "no instrument reaches this point yet"
     return Placement("n/a", "none", why, proof)
 
@@ -87,34 +92,25 @@ def leader_problems(leader_of: str | None, scenario: Scenario) -> list[SpecProbl
     """Why this leader cannot be struck: unknown topic, unknown partition, or no other broker that could take over."""
     problems = []
     if scenario.stack.kafka.brokers < 3:
-        problems.append(
-            SpecProblem(
-                ("target",), "no other broker could take over from a single one", "set stack.kafka.brokers to 3"
-            )
-        )
+        message = "no other broker could take over from a single one"
+        problems.append(SpecProblem(("target",), message, "set stack.kafka.brokers to 3"))
     if leader_of is None:
         message = "leader_of is missing: the partition whose leader is struck"
         return [*problems, SpecProblem((), message, "for example leader_of: my-topic/0")]
-    topic, _, partition = leader_of.rpartition("/")
+    topic, partition = split_leader_of(leader_of)
     sizes = {i.topic: i.partitions for i in scenario.input}
     sizes |= {name: spec.partitions for name, spec in scenario.pipeline.prepare.topics.items()}
     if topic not in sizes:
         problems.append(SpecProblem(("leader_of",), f"no topic is named {topic!r}", suggest(topic, sorted(sizes))))
-    elif int(partition) >= sizes[topic]:
-        problems.append(
-            SpecProblem(
-                ("leader_of",),
-                f"topic {topic!r} has no partition {partition}",
-                f"its partitions are 0 to {sizes[topic] - 1}",
-            )
-        )
+    elif partition >= sizes[topic]:
+        message = f"topic {topic!r} has no partition {partition}"
+        problems.append(SpecProblem(("leader_of",), message, f"its partitions are 0 to {sizes[topic] - 1}"))
     return problems
 
 
 def split_leader_of(leader_of: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(.+)/(\d+)", leader_of)
-    assert match is not None, "validated by the spec"
-    return match.group(1), int(match.group(2))
+    topic, _, partition = leader_of.rpartition("/")
+    return topic, int(partition)
 
 
 def committed(context: FaultContext, query: str, batch: int) -> bool:
@@ -132,15 +128,13 @@ def is_open(context: FaultContext, query: str, batch: int) -> bool:
 
 def state_written(context: FaultContext, query: str, batch: int) -> tuple[int, int]:
     """How many state stores of the query hold a file written by ``batch``, and how many state stores there are."""
-    files = re.compile(rf"{batch + 1}(_[^.]*)?\.(changelog|delta|snapshot|zip)")
-    root = context.checkpoint.folder(query) / "state"
-    stores = {
-        path.parent
-        for path in root.rglob("*")
-        if re.fullmatch(r"\d+(_[^.]*)?\.(changelog|delta|snapshot|zip)", path.name)
-    }
-    written = {path.parent for path in root.rglob("*") if files.fullmatch(path.name)}
-    return len(written), len(stores)
+    files = [*(context.checkpoint.folder(query) / "state").rglob("*")]
+
+    def stores(version: str) -> int:
+        name = re.compile(rf"{version}(_[^.]*)?\.(changelog|delta|snapshot|zip)")
+        return len({path.parent for path in files if name.fullmatch(path.name)})
+
+    return stores(str(batch + 1)), stores(r"\d+")
 
 
 def one_line(text: object) -> str:

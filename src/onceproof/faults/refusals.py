@@ -11,7 +11,6 @@ from typing import LiteralString, Protocol
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.faults.context import FaultContext
@@ -108,7 +107,7 @@ class Locked(Refusal):
         if self._holder is None or self._holder.closed:
             return ""
         with administrator(postgres_of(context)) as connection:
-            asked = (self._holder.info.backend_pid, _role(postgres_of(context)))
+            asked = (self._holder.info.backend_pid, postgres_of(context).user)
             row = connection.execute(_WAITING, asked).fetchone()
         if row is None:
             return f"no session of the job is waiting for table {self._table}"
@@ -144,13 +143,13 @@ class Revoked(Refusal):
         postgres = postgres_of(context)
         question = "SELECT has_table_privilege(%s, %s, 'INSERT')"
         with administrator(postgres) as connection:
-            row = connection.execute(question, (_role(postgres), identifier(self._table).as_string())).fetchone()
+            row = connection.execute(question, (postgres.user, identifier(self._table).as_string())).fetchone()
         return row is not None and row[0] is True
 
     def _change(self, context: FaultContext, statement: LiteralString) -> None:
         postgres = postgres_of(context)
         with administrator(postgres) as connection:
-            connection.execute(sql.SQL(statement).format(identifier(self._table), sql.Identifier(_role(postgres))))
+            connection.execute(sql.SQL(statement).format(identifier(self._table), sql.Identifier(postgres.user)))
 
 
 class TopicSetting(Refusal):
@@ -201,10 +200,6 @@ class TooFewReplicas(TopicSetting):
         if self._killed is not None and not kafka.is_running(self._killed):
             kafka.restart_broker(self._killed)
             context.timeline.emit("broker.back", broker=self._killed)
-
-
-def _role(postgres: Postgres) -> str:
-    return str(conninfo_to_dict(postgres.client_uri)["user"])
 
 
 def postgres_of(context: FaultContext) -> Postgres:

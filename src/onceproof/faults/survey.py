@@ -36,7 +36,7 @@ def watch(frames: FrameRules, timeline: Timeline, known_as: Callable[[str], str]
     for store in all_frames():
         for kind in (store.commit, store.in_task["kind"]):
             rule = Rule(Condition(kind), "park", name="survey", proceed=_recorder(store, timeline, known_as))
-            frames.arm(store.service, rule)
+            frames.board(store.service).arm(rule)
 
 
 def _recorder(store: StoreFrames, timeline: Timeline, known_as: Callable[[str], str]) -> Callable[[Frame], bool]:

@@ -14,7 +14,17 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.evidence.sink_state import changes, sink_state
-from onceproof.faults.placement import PARKED, RESTART_S, WATCHED, committed, is_open, one_line
+from onceproof.faults.placement import (
+    PARKED,
+    RESTART_S,
+    WATCHED,
+    AtItsPoint,
+    SpecT,
+    committed,
+    is_open,
+    one_line,
+    point_problems,
+)
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -37,7 +47,29 @@ _LINES = 2000
 _ERROR = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Fenced)\b: .*)$", re.MULTILINE)
 
 
-def batch_problems(spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
+class TakesOver(AtItsPoint[SpecT]):
+    """Base of the two faults: the driver that they hold has a successor, and they end it."""
+
+    _takeover: Takeover | None = None
+
+    def __init__(self, spec: SpecT) -> None:
+        self._spec = spec
+
+    @classmethod
+    def problems(cls, spec: SpecT, scenario: Scenario) -> list[SpecProblem]:
+        return point_problems(spec, POINTS) + _batch_problems(spec, scenario)
+
+    @property
+    def needs_input(self) -> bool:
+        """True until the successor has planned a batch of its own; then the feed waits until the first driver is gone."""
+        return self._takeover is not None and self._takeover.needs_input
+
+    def heal(self, context: FaultContext) -> None:
+        if self._takeover is not None:
+            self._takeover.end()
+
+
+def _batch_problems(spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
     """A problem if the batch may be the last one: a successor that only replays it shows less than one with its own batch."""
     last = scenario.guaranteed_batches() - 2
     if spec.at.batch <= last:
@@ -97,15 +129,11 @@ class Takeover:
             explain=lambda: f"driver start {context.job.current_start}; {_newest(context, self._seen.query)}",
         )
         if context.job.current_start != second:
-            return (
-                False,
-                f"driver start {second} took over, but was itself replaced by start {context.job.current_start}",
-            )
+            why = f"driver start {second} took over, but was itself replaced by start {context.job.current_start}"
+            return False, why
         own = ", ".join(str(b.batch) for b in self._own_batches())
-        return (
-            True,
-            f"driver start {second} took over the same checkpoint, committed batch {n}, then planned and committed batch {own}",
-        )
+        did = f"committed batch {n}, then planned and committed batch {own}"
+        return True, f"driver start {second} took over the same checkpoint, {did}"
 
     def resume_first(self, resume: Callable[[], None], before: State, evidence: list[str], *, after: str) -> Proof:
         """Resume the first driver by ``resume()``, wait until it ends or learns that it was replaced, and compare the sinks.
@@ -141,11 +169,9 @@ class Takeover:
         errors = _ERROR.findall(first.log_tail(_LINES))
         self.end()
         self._context.timeline.emit("driver.ended", start=self.start)
-        last = (
-            f"last error in its log: {one_line(errors[-1])}"
-            if errors
-            else f"no error in the last {_LINES} lines of its log"
-        )
+        last = f"no error in the last {_LINES} lines of its log"
+        if errors:
+            last = f"last error in its log: {one_line(errors[-1])}"
         written = self._written(before)
         return proven(
             *evidence,

@@ -7,7 +7,6 @@ has done everything before that frame; if its process dies, the frame is never d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import EXECUTORS, Occurrence, Proof, SpecProblem, missed
 from onceproof.faults.frames import AtItsFrame, StoppedFrame, frame_problems
 from onceproof.faults.placement import committed, point_problems
+from onceproof.instruments.checkpoint_watcher import query_id_in
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.pipeline.spark_events import Attempt, attempts
 from onceproof.pipeline.spark_tasks import TaskProcess, Tree, sender
@@ -70,67 +70,6 @@ class Victim:
     """The evidence so far."""
 
 
-class StoppedTask:
-    """One frame of a task of one batch: `arm` arms the rule, `find` finds the frame's sender, `close` disarms the rule."""
-
-    def __init__(self, spec: TaskSpec) -> None:
-        self._spec = spec
-        self._frame = spec.frame or TaskFrame()
-        self._stopped: StoppedFrame | None = None
-
-    def arm(self, context: FaultContext, seen: Occurrence) -> None:
-        service = self._frame.service_in(lambda store: bool(store.proxies(context.stack)))
-        self._stopped = StoppedFrame(_with_kind(self._frame, service), service, "park", hold=True)
-        self._stopped.arm(context, seen)
-
-    def find(self, context: FaultContext, seen: Occurrence) -> Victim | Proof:
-        """The process that sent the frame, while the frame is held and its batch is open; or a miss that says why there is
-        none to strike."""
-        assert self._stopped is not None
-        found = self._stopped.wait_for_frame(context, seen)
-        if isinstance(found, Proof):
-            return found
-        stopped = self._stopped.describe_stop(found, seen)
-        pids = context.job.pids() + (context.stack.spark.pids() if context.stack.spark is not None else [])
-        listeners = self._stopped.store.proxies(context.stack)
-        address = next(one.listen for one in listeners if one.name == found.proxy)
-        process = sender(found.client, pids, address)
-        if process is None:
-            return missed(stopped, f"its sender was not found: no process of the job holds connection {found.client}")
-        why = self.mismatch(process)
-        if why is not None:
-            return missed(stopped, f"it was sent by {process.describe()}: {why}")
-        return Victim(process, found, address, (stopped, f"it was sent by {process.describe()}"))
-
-    def mismatch(self, process: TaskProcess) -> str | None:
-        """Why the sender is not the fault's target; None if it is. The driver is never struck instead of an executor."""
-        if self._spec.target == "executor" and process.executor is None:
-            if process.role == "driver":
-                return "in this job the driver writes; executors send for example {service: kafka, kind: Fetch}"
-            return "in local mode the driver is the executor (does the job set its master itself?)"
-        if self._spec.target == "executor":
-            return None
-        if self._spec.target == "driver":
-            own = "the driver sent it outside any task; to crash it at its own commit use before-sink-commit"
-            return own if process.role == "driver" else None
-        if process.role == "python-worker":
-            return None
-        writer = "the driver writes" if process.role == "driver" else "the executor's JVM writes: use target: executor"
-        return f"that is not a Python worker; in this job {writer}"
-
-    def still_open(self, context: FaultContext, seen: Occurrence, victim: Victim) -> bool:
-        """Whether the frame is still held and its batch open; called once the victim is stopped."""
-        return victim.hit.client_left_at is None and not committed(context, seen.query, seen.batch)
-
-    def release(self) -> None:
-        assert self._stopped is not None
-        self._stopped.rule.release()
-
-    def close(self, context: FaultContext) -> None:
-        if self._stopped is not None:
-            self._stopped.close(context)
-
-
 def wait_for_event_log(
     context: FaultContext, seen: Occurrence, describe: Callable[[list[Attempt]], str | None], reason: str
 ) -> str:
@@ -140,7 +79,7 @@ def wait_for_event_log(
     """
     folder = context.events
     assert folder is not None, "the run keeps an event log if a fault strikes tasks"
-    query_id = _query_id(context, seen.query)
+    query_id = query_id_in(context.checkpoint.folder(seen.query))
 
     def look() -> str | None:
         return describe(attempts(folder, seen.batch, query_id))
@@ -160,27 +99,14 @@ def describe_tree(tree: Tree) -> str:
     return f"process {tree.stats[0].pid}" + (f" and {times(descendants, 'descendant')}" if descendants else "")
 
 
-def _query_id(context: FaultContext, query: str) -> str | None:
-    """The query's id in its checkpoint's ``metadata``, which stays the same over restarts."""
-    try:
-        metadata: dict[str, str] = json.loads(
-            (context.checkpoint.folder(query) / "metadata").read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError):
-        return None
-    return metadata.get("id")
-
-
 def describe_retry(found: list[Attempt], victim: TaskProcess) -> str | None:
     """A sentence on an attempt whose process died, and a later one at the same task that succeeded; None if there is none."""
     executor = victim.executor or "driver"
     for lost in found:
         if lost.executor != executor or not _died(lost, victim):
             continue
-        again = next(
-            (a for a in found if a.reason == "Success" and a.launched_ms > lost.launched_ms and _same_task(a, lost)),
-            None,
-        )
+        later = (a for a in found if a.launched_ms > lost.launched_ms and _same_task(a, lost))
+        again = next((a for a in later if a.reason == "Success"), None)
         if again is not None:
             where = " of the next driver" if again.application != lost.application else ""
             why = f" ({lost.why})" if lost.why else ""
@@ -205,7 +131,7 @@ class TaskFault(AtItsFrame):
 
     def __init__(self, spec: TaskSpec) -> None:
         self._spec = spec
-        self._task = StoppedTask(spec)
+        self._stopped: StoppedFrame | None = None
         self._tree: Tree | None = None
 
     @classmethod
@@ -232,19 +158,56 @@ class TaskFault(AtItsFrame):
         return problems + frame_problems(frame, service, scenario, query=spec.at.query)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        self._task.arm(context, seen)
+        frame = self._spec.frame or TaskFrame()
+        service = frame.service_in(lambda store: bool(store.proxies(context.stack)))
+        self._stopped = StoppedFrame(_with_kind(frame, service), service, "park", hold=True)
+        self._stopped.arm(context, seen)
 
     def heal(self, context: FaultContext) -> None:
         if self._tree is not None:
             self._tree.thaw()  # in case it was stopped and then not struck
-        self._task.close(context)
+        if self._stopped is not None:
+            self._stopped.close(context)
+
+    def _find(self, context: FaultContext, seen: Occurrence) -> Victim | Proof:
+        """The process that sent the frame, while the frame is held and its batch is open; or a miss that says why there is
+        none to strike."""
+        assert self._stopped is not None, "it has struck"
+        found = self._stopped.wait_for_frame(context, seen)
+        if isinstance(found, Proof):
+            return found
+        stopped = self._stopped.describe_stop(found, seen)
+        pids = context.job.pids() + (context.stack.spark.pids() if context.stack.spark is not None else [])
+        listeners = self._stopped.store.proxies(context.stack)
+        address = next(one.listen for one in listeners if one.name == found.proxy)
+        process = sender(found.client, pids, address)
+        if process is None:
+            return missed(stopped, f"its sender was not found: no process of the job holds connection {found.client}")
+        sent = f"it was sent by {process.describe()}"
+        if (why := mismatch(self._spec.target, process)) is not None:
+            return missed(stopped, f"{sent}: {why}")
+        return Victim(process, found, address, (stopped, sent))
 
     def _stop(self, context: FaultContext, seen: Occurrence, victim: Victim) -> Tree | Proof:
         """Stop the victim's processes. Returns them; or a miss if the frame is no longer held or its batch is committed."""
         # An executor is struck with its Python workers, as when its container ends; a Python worker is struck alone.
         process = victim.process
         tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
-        if self._task.still_open(context, seen, victim):
+        if victim.hit.client_left_at is None and not committed(context, seen.query, seen.batch):
             return tree
         late = "the process had closed the connection, or the batch was committed, before the process could be stopped"
         return missed(*victim.evidence, late)
+
+
+def mismatch(target: str, process: TaskProcess) -> str | None:
+    """Why the sender is not the fault's target; None if it is. The driver is never struck instead of an executor."""
+    if target == "executor" and process.executor is None:
+        if process.role == "driver":
+            return "in this job the driver writes; executors send for example {service: kafka, kind: Fetch}"
+        return "in local mode the driver is the executor (does the job set its master itself?)"
+    if target == "driver" and process.role == "driver":
+        return "the driver sent it outside any task; to crash it at its own commit use before-sink-commit"
+    if target != "python-worker" or process.role == "python-worker":
+        return None
+    writer = "the driver writes" if process.role == "driver" else "the executor's JVM writes: use target: executor"
+    return f"that is not a Python worker; in this job {writer}"

@@ -80,6 +80,9 @@ MaybeBool = Annotated[bool | None, a_bool]
 """None: the record lacks the key. Null is refused."""
 MaybeText = Annotated[str | None, a_text]
 TextOrNull = Annotated[str | None, text_or_null]
+LooseText = Annotated[str | None, Loose]
+LooseInt = Annotated[int | None, Loose]
+LooseBool = Annotated[bool | None, Loose]
 
 
 class Part(BaseModel):

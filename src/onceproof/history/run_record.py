@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from onceproof.base.errors import HistoryError, NotARun
 from onceproof.history import run_files
 from onceproof.history.fields import (
     Bool,
     Loose,
+    LooseBool,
+    LooseInt,
+    LooseText,
     MaybeBool,
     MaybeText,
     Part,
@@ -112,28 +110,28 @@ class BuiltComponent(Part):
 class ExitRecord(Part):
     """One exit of the job's process."""
 
-    start: Annotated[int | None, Loose] = Field(None, description="which start of the job exited, from 0")
-    code: Annotated[int | None, Loose] = Field(None, description="exit code")
+    start: LooseInt = Field(None, description="which start of the job exited, from 0")
+    code: LooseInt = Field(None, description="exit code")
     at: Annotated[float | None, Loose] = Field(None, description="seconds on the run's clock")
-    killed: Annotated[bool | None, Loose] = Field(None, description="the harness killed it")
-    consumer: Annotated[str | None, Loose] = Field(None, description="the consumer, where there are several")
+    killed: LooseBool = Field(None, description="the harness killed it")
+    consumer: LooseText = Field(None, description="the consumer, where there are several")
 
 
 class JvmRecord(Part):
     """How one JVM of the job was started."""
 
-    start: Annotated[int | None, Loose] = Field(None, description="which start of the job it belongs to, from 0")
-    tier: Annotated[str | None, Loose] = Field(None, description="kept: the JVM of the start before; real: a new one")
-    how: Annotated[str | None, Loose] = Field(None, description="scripts: Spark's; direct: without them; kept")
-    why: Annotated[str | None, Loose] = Field(None, description="why not in the tier that was asked for")
+    start: LooseInt = Field(None, description="which start of the job it belongs to, from 0")
+    tier: LooseText = Field(None, description="kept: the JVM of the start before; real: a new one")
+    how: LooseText = Field(None, description="scripts: Spark's; direct: without them; kept")
+    why: LooseText = Field(None, description="why not in the tier that was asked for")
 
 
 class FailureRecord(Part):
     causes: Annotated[list[str], Loose] = Field([], description="exceptions, the deepest first")
-    foreign_address: Annotated[str | None, Loose] = Field(
+    foreign_address: LooseText = Field(
         None, description="where the job tried to connect, if no service of the run is there"
     )
-    log: Annotated[str | None, Loose] = Field(None, description="its log, relative to the run directory")
+    log: LooseText = Field(None, description="its log, relative to the run directory")
 
 
 class JobRecord(Part):
@@ -167,10 +165,10 @@ class JobRecord(Part):
 class OpenWatermark(Part):
     """Why no batch of a query has acted on its last watermark."""
 
-    batch: Annotated[int | None, Loose] = Field(None, description="the batch that moved the watermark")
-    watermark_ms: Annotated[int | None, Loose] = Field(None, description="the watermark before that batch")
-    next_watermark_ms: Annotated[int | None, Loose] = Field(None, description="the watermark after it")
-    reason: Annotated[str | None, Loose] = Field(None, description="none, restarted, due or open")
+    batch: LooseInt = Field(None, description="the batch that moved the watermark")
+    watermark_ms: LooseInt = Field(None, description="the watermark before that batch")
+    next_watermark_ms: LooseInt = Field(None, description="the watermark after it")
+    reason: LooseText = Field(None, description="none, restarted, due or open")
     note: Annotated[str, Loose] = Field("", description="a sentence about it")
 
 
@@ -178,21 +176,19 @@ class OutputRecord(Part):
     """What was read back from an output."""
 
     columns: Annotated[dict[str, str] | None, Loose] = Field(None, description="table: column -> Postgres type")
-    note: Annotated[str | None, Loose] = Field(None, description="table: why it has no columns")
-    rows: Annotated[int | None, Loose] = Field(None, description="table: number of rows")
-    committed: Annotated[int | None, Loose] = Field(None, description="topic: number of committed records")
-    aborted: Annotated[int | None, Loose] = Field(None, description="topic: number of aborted records")
-    open: Annotated[int | None, Loose] = Field(None, description="topic: number of records in open transactions")
+    note: LooseText = Field(None, description="table: why it has no columns")
+    rows: LooseInt = Field(None, description="table: number of rows")
+    committed: LooseInt = Field(None, description="topic: number of committed records")
+    aborted: LooseInt = Field(None, description="topic: number of aborted records")
+    open: LooseInt = Field(None, description="topic: number of records in open transactions")
     ends: Annotated[dict[int, int] | None, Loose] = Field(None, description="topic: partition -> its end offset")
-    from_: Annotated[str | None, Loose] = Field(
-        None, alias="from", description="import: the name of the file it was read from"
-    )
+    from_: LooseText = Field(None, alias="from", description="import: the name of the file it was read from")
 
 
 class ExpectationRecord(Part):
     """How an oracle that runs code fared. An oracle may add notes of its own."""
 
-    kind: Annotated[str | None, Loose] = Field(None, description="the kind of oracle")
+    kind: LooseText = Field(None, description="the kind of oracle")
     failed: TextOrNull = Field(None, description="why the oracle gave no answer")
     chunks: Annotated[list[int] | None, Loose] = Field(None, description="reference: the chunks of its fault-free runs")
     anchored: Annotated[bool, Loose] = Field(
@@ -210,9 +206,9 @@ class DecodeProblem(Part):
 
 
 class DecodeNote(Part):
-    decode: Annotated[str | None, Loose] = Field(None, description="the format or function, as the scenario names it")
+    decode: LooseText = Field(None, description="the format or function, as the scenario names it")
     undecodable: Annotated[int | None, a_count] = Field(None, description="number of values that it could not decode")
-    first: Annotated[str | None, Loose] = Field(None, description="position of the first such value, and the error")
+    first: LooseText = Field(None, description="position of the first such value, and the error")
     problems: Annotated[list[DecodeProblem], Loose] = Field([], description="a format: the first of these values")
     types: Annotated[dict[str, str], an_object] = Field(
         {}, description="a format: path of a field, as a JSON list -> DuckDB's type, if JSON does not show it"
@@ -244,10 +240,10 @@ class StruckRecord(Part):
 class SliceRecord(Part):
     """For a slice: its run and its finding."""
 
-    of: Annotated[str | None, Loose] = Field(None, description="directory of the original run")
-    anomaly: Annotated[str | None, Loose] = Field(None, description="anomaly of the finding")
-    output: Annotated[str | None, Loose] = Field(None, description="output of the finding")
-    source: Annotated[str | None, Loose] = Field(None, description="source of the finding")
+    of: LooseText = Field(None, description="directory of the original run")
+    anomaly: LooseText = Field(None, description="anomaly of the finding")
+    output: LooseText = Field(None, description="output of the finding")
+    source: LooseText = Field(None, description="source of the finding")
     identity: Annotated[dict[str, Any], Loose] = Field({}, description="identity of the witness that the slice shows")
     struck: Annotated[StruckRecord | None, Loose] = Field(None, description="the batch that a fault struck")
 
@@ -255,10 +251,8 @@ class SliceRecord(Part):
 class SharedStackRecord(Part):
     """How a run used a stack that serves several executions, one after the other."""
 
-    served_before: Annotated[int | None, Loose] = Field(
-        None, description="executions that the same services had served before"
-    )
-    protocol_proxy: Annotated[bool | None, Loose] = Field(
+    served_before: LooseInt = Field(None, description="executions that the same services had served before")
+    protocol_proxy: LooseBool = Field(
         None, description="connections also went through the protocol proxy, even if no fault reads frames"
     )
 
@@ -274,12 +268,10 @@ class RunRecord(Part):
     """``run.json``. It grows during the run: a field that is not known yet has its default."""
 
     schema_: Annotated[int | None, a_whole] = Field(None, alias="schema", description="version of the tables' format")
-    onceproof: Annotated[str | None, Loose] = Field(None, description="version of onceproof that wrote the record")
+    onceproof: LooseText = Field(None, description="version of onceproof that wrote the record")
     scenario: Annotated[StoredScenario, an_object] = Field(StoredScenario(), description="the scenario as it was run")
     scenario_path: MaybeText = Field(None, description="the scenario's file at the time of the run")
-    stack_profile: Annotated[str | None, Loose] = Field(
-        None, description="what `--stack` named; how to reach that stack is not stored"
-    )
+    stack_profile: LooseText = Field(None, description="what `--stack` named; how to reach that stack is not stored")
     seed: Annotated[int | None, a_whole] = Field(None, description="seed of generated input")
     wall_start: Annotated[float | None, must(is_time, "a number of seconds since 1970")] = Field(
         None, description="wall clock at 0 of the run's clock, seconds since 1970"
@@ -290,9 +282,9 @@ class RunRecord(Part):
     shared_stack: Annotated[SharedStackRecord | None, Loose] = Field(
         None, description="its services also serve other executions; null: they were its own"
     )
-    tier: Annotated[str | None, Loose] = Field(None, description="how the job was to be restarted: real or kept")
+    tier: LooseText = Field(None, description="how the job was to be restarted: real or kept")
     machine: Annotated[dict[str, str] | None, Loose] = Field(None, description="the machine of the run, for people")
-    fed: Annotated[bool | None, Loose] = Field(None, description="all of the input was fed")
+    fed: LooseBool = Field(None, description="all of the input was fed")
     drained: Bool = Field(
         False, description="recorded progress reached the known end of the input, and nothing planned was left"
     )
@@ -330,9 +322,7 @@ class RunRecord(Part):
     interrupted: Bool = Field(False, description="the run was interrupted before it was observed to its end")
     error: TextOrNull = Field(None, description="the error that ended the run before it was observed to its end")
     seconds: Annotated[float, must(is_time, "a number of seconds")] = Field(0.0, description="duration of the run")
-    harness_peak_rss_kib: Annotated[int | None, Loose] = Field(
-        None, description="peak memory of the harness before judging"
-    )
+    harness_peak_rss_kib: LooseInt = Field(None, description="peak memory of the harness before judging")
     slice: Annotated[SliceRecord | None, an_object] = Field(None, description="for a slice: its run and its finding")
 
     @classmethod

@@ -33,18 +33,18 @@ from onceproof.scenario.points import Point
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 #: (log, moment of its write) -> the point that the batch reaches with it
-_POINTS = {
+LOG_POINTS = {
     ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
     ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
-    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: files are written, but not yet listed
     ("commits", "create"): Point.AFTER_SINK_COMMIT,
     ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
+}
+_POINTS = {
+    **LOG_POINTS,
+    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: files are written, but not yet listed
     ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
 }
 _PLACES = {point: place for place, point in _POINTS.items()}
-
-#: The points at which a driver can be made to wait.
-GATES = tuple(p for p in Point if p in _PLACES)
 
 #: Points that the watcher reports too, since a file appears there.
 _WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
@@ -125,7 +125,8 @@ class CheckpointGate:
         self._lock = threading.Lock()
         self._drivers: set[_Driver] = set()
         self._driver_of: dict[str, _Driver] = {}
-        self._positions: dict[str, tuple[int, Point]] = {}
+        self._batches: dict[str, int] = {}
+        """Query -> the batch of its last log write."""
         self._attempts: dict[tuple[str, int], int] = {}
         self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
         self._closing = threading.Event()
@@ -150,11 +151,6 @@ class CheckpointGate:
         """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier driver start."""
         with self._lock:
             return query in self._driver_of
-
-    def position(self, query: str) -> tuple[int, Point] | None:
-        """The batch of the last log write of ``query``, and the point that it reached with that write."""
-        with self._lock:
-            return self._positions.get(query)
 
     def attempt(self, query: str, batch: int) -> int | None:
         """The number of the latest attempt at the batch, from 1; None if none has begun or the query is not served."""
@@ -275,7 +271,7 @@ class CheckpointGate:
         point = _POINTS.get((log, moment))
         if query is not None and point is not None and log != "state":
             with self._lock:
-                self._positions[query] = (batch, point)
+                self._batches[query] = batch
             if point is Point.BEFORE_OFFSET_LOG:
                 self._begin(driver, query, batch)
         if not number:
@@ -306,7 +302,7 @@ class CheckpointGate:
         if query is not None:
             with self._lock:
                 self._driver_of[query] = driver
-            batch = _uncommitted(log.parent) if log.name == "offsets" else None
+            batch = uncommitted(log.parent) if log.name == "offsets" else None
         if query is None or batch is None:
             go()
             return
@@ -322,14 +318,7 @@ class CheckpointGate:
             self._attempts[query, batch] = driver.attempts[query, batch] = attempt
 
     def _hold(
-        self,
-        driver: _Driver,
-        query: str,
-        batch: int,
-        point: Point,
-        go: Callable[[], None],
-        *,
-        watched: bool = True,
+        self, driver: _Driver, query: str, batch: int, point: Point, go: Callable[[], None], *, watched: bool = True
     ) -> None:
         meeting = self._meeting(driver, query, batch, point)
         release: threading.Event | None = None
@@ -369,7 +358,7 @@ class CheckpointGate:
         """The driver's query at this batch, if there is exactly one: a file sink's log does not name its query."""
         with self._lock:
             queries = [query for query, served_by in self._driver_of.items() if served_by is driver]
-            found = [query for query in queries if self._positions.get(query, (None,))[0] == batch]
+            found = [query for query in queries if self._batches.get(query) == batch]
         return found[0] if len(found) == 1 else None
 
     def _query(self, checkpoint: Path) -> str | None:
@@ -379,7 +368,7 @@ class CheckpointGate:
         return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
 
 
-def _uncommitted(checkpoint: Path) -> int | None:
+def uncommitted(checkpoint: Path) -> int | None:
     """The batch that is planned and not committed, if there is one: the next driver start replays it."""
     planned = [int(entry.name) for entry in (checkpoint / "offsets").glob("*") if entry.name.isdigit()]
     if not planned or (checkpoint / "commits" / str(max(planned))).exists():

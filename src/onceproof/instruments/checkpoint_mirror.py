@@ -33,13 +33,7 @@ class CheckpointMirror:
     """
 
     def __init__(
-        self,
-        bucket: S3Store,
-        prefix: str,
-        address: str,
-        folder: Path,
-        *,
-        on_failure: Callable[[BaseException], object],
+        self, bucket: S3Store, prefix: str, address: str, folder: Path, *, on_failure: Callable[[BaseException], object]
     ) -> None:
         self._bucket = bucket
         self._prefix = prefix

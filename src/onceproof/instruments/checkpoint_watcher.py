@@ -28,8 +28,7 @@ from onceproof.scenario.points import Point
 _TEMPORARY = re.compile(r"^\.(\d+)\.[0-9a-fA-F-]{36}\.tmp$")
 _LOGS = ("offsets", "commits")
 _OPAQUE = {"state", "sources", *_LOGS}  # folders of a checkpoint that never contain another checkpoint
-_DIRECTORY_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
-_LOG_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 
 TopicOffsets = Mapping[str, Mapping[int, int]]
 """topic -> partition -> offset"""
@@ -181,13 +180,7 @@ class CheckpointWatcher:
 
     def query_of_id(self, query_id: str) -> str | None:
         """The query whose ``metadata`` holds that Spark query id."""
-        for name, folder in self.queries().items():
-            try:
-                if json.loads((folder / "metadata").read_text())["id"] == query_id:
-                    return name
-            except (OSError, ValueError, KeyError):
-                continue
-        return None
+        return next((name for name, folder in self.queries().items() if query_id_in(folder) == query_id), None)
 
     def progress(self) -> dict[str, TopicOffsets]:
         """Query -> topic -> partition -> end offset of its last committed batch."""
@@ -294,7 +287,7 @@ class CheckpointWatcher:
             return
         self._watched.add(folder)
         try:
-            self._watches[self._inotify.add_watch(folder, _LOG_MASK if is_log else _DIRECTORY_MASK)] = folder
+            self._watches[self._inotify.add_watch(folder, _MASK)] = folder
         except (FileNotFoundError, NotADirectoryError):
             self._watched.discard(folder)
             return
@@ -369,6 +362,14 @@ class CheckpointWatcher:
             except (OSError, ValueError):
                 continue
         return starts
+
+
+def query_id_in(checkpoint: Path) -> str | None:
+    """Spark's id of the query, which stays the same over restarts; None if ``metadata`` is missing or incomplete."""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def parse_initial_offsets(text: str) -> dict[str, dict[int, int]]:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from onceproof.base.timeline import Timeline
@@ -86,17 +85,10 @@ class Instruments:
         self.modes: dict[str, str] = {}
         """Query that does not log each batch before and after it -> its mode (``Modes.java``)."""
         self._ending = ExitStack()
-        self._mirror = (
-            None
-            if store is None
-            else CheckpointMirror(
-                store.bucket,
-                store.folder,
-                store.checkpoint,
-                checkpoint,
-                on_failure=lambda failure: self.watcher.fail(failure),
-            )
-        )
+        self._mirror: CheckpointMirror | None = None
+        if store is not None:
+            names = (store.bucket, store.folder, store.checkpoint)
+            self._mirror = CheckpointMirror(*names, checkpoint, on_failure=lambda why: self.watcher.fail(why))
         self.watcher = CheckpointWatcher(
             checkpoint,
             clock=timeline.now,
@@ -115,10 +107,7 @@ class Instruments:
             mirror=self._mirror,
         )
         self._failpoints = FailpointServer(
-            self.failpoint_socket,
-            clock=timeline.now,
-            on_point=listener.on_point,
-            on_sink_event=listener.on_sink_event,
+            self.failpoint_socket, clock=timeline.now, on_point=listener.on_point, on_sink_event=listener.on_sink_event
         )
 
     def __enter__(self) -> Self:
@@ -135,7 +124,7 @@ class Instruments:
             self._ending = ending.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.close()
 
     def check(self) -> None:

@@ -237,12 +237,7 @@ class FeedLoop:
         ended = [one.start for one in self._job.exits if one.code == 0 and not one.killed]
         found = (
             pending(
-                batches,
-                stateful=self._watcher.stateful(query),
-                start=start,
-                now=now,
-                longest_s=longest,
-                ended=ended,
+                batches, stateful=self._watcher.stateful(query), start=start, now=now, longest_s=longest, ended=ended
             )
             for query, batches in by_query.items()
         )

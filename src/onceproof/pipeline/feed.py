@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -23,20 +22,18 @@ _MESSAGE_TIMEOUT_S = 60.0
 
 # Errors with which the broker, or librdkafka before sending, refuses a record: it is certainly not in the log. After any
 # other error (a time-out, a lost connection) it may be.
-_REFUSED = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._PURGE_QUEUE,
-    }
-)
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._PURGE_QUEUE,
+}
 
 
 class Ledger(Protocol):
@@ -53,12 +50,7 @@ class Feeder:
     """
 
     def __init__(
-        self,
-        client: Mapping[str, Any],
-        dataset: Records,
-        spec: InputSpec,
-        writer: Ledger,
-        timeline: Timeline,
+        self, client: Mapping[str, Any], dataset: Records, spec: InputSpec, writer: Ledger, timeline: Timeline
     ) -> None:
         self._dataset = dataset
         self._spec = spec
@@ -70,19 +62,18 @@ class Feeder:
         self._outcomes: list[dict[str, Any]] = []
         self._outstanding: set[int] = set()
         self._acknowledged = 0
-        self._producer = Producer(
-            {
-                **client,
-                "enable.idempotence": True,
-                "acks": "all",
-                "partitioner": "murmur2_random",
-                "message.timeout.ms": int(_MESSAGE_TIMEOUT_S * 1000),
-                "linger.ms": 5,
-                # Limits the records in memory, whatever the size of a chunk.
-                "queue.buffering.max.messages": 20_000,
-                "queue.buffering.max.kbytes": 32_768,
-            }
-        )
+        settings = {
+            **client,
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "message.timeout.ms": int(_MESSAGE_TIMEOUT_S * 1000),
+            "linger.ms": 5,
+            # Limits the records in memory, whatever the size of a chunk.
+            "queue.buffering.max.messages": 20_000,
+            "queue.buffering.max.kbytes": 32_768,
+        }
+        self._producer = Producer(settings)
 
     def chunk(self, index: int) -> tuple[int, int]:
         """The records [start, stop) of chunk ``index``, counted from 0; chunks differ by one record at most."""
@@ -92,17 +83,14 @@ class Feeder:
         """Load the data set. Called while the job starts, so that it costs the run no time."""
         next(self._dataset.records(0, 1), None)
 
-    def send_chunk(self, index: int, *, stopping: threading.Event | None = None) -> dict[int, int]:
+    def send_chunk(self, index: int) -> dict[int, int]:
         """Send chunk ``index`` and wait for every record's outcome. Returns `ends`.
 
-        ``stopping`` ends the chunk early, between two records. Raises `ServiceFailed` if records have no outcome at the
-        deadline; the ledger lists these as unknown.
+        Raises `ServiceFailed` if records have no outcome at the deadline; the ledger lists these as unknown.
         """
         start, stop = self.chunk(index)
         deadline = time.monotonic() + _CHUNK_DEADLINE_S
         for seq, record in enumerate(self._dataset.records(start, stop), start):
-            if stopping is not None and stopping.is_set():
-                break
             self._send(seq, record, deadline)
         # librdkafka gives up on each record after its own time-out, so this ends earlier unless the process gets no CPU time.
         self._producer.flush(max(0.1, deadline - time.monotonic()))

@@ -71,13 +71,7 @@ class Pending:
 
 
 def pending(
-    batches: Sequence[Batch],
-    *,
-    stateful: bool,
-    start: int,
-    now: float,
-    longest_s: float,
-    ended: Collection[int] = (),
+    batches: Sequence[Batch], *, stateful: bool, start: int, now: float, longest_s: float, ended: Collection[int] = ()
 ) -> Pending | None:
     """What the query with these batches (all of its checkpoint, in order) has left to do at ``now``; None if nothing.
 

@@ -51,18 +51,24 @@ def event_log(folder: Path) -> dict[str, str]:
     }
 
 
-def spark_environment(
-    users: Mapping[str, str],
+def job_environment(
     *,
     class_path: tuple[Path, ...],
     archive: Path | None,
     scratch: Path,
+    passfile: Path | None,
+    failpoints: Path | None,
+    own: Mapping[str, str],
+    secrets: Sequence[str],
     checkpoint: CheckpointFiles | None = None,
     cluster: Cluster | ExternalCluster | None = None,
     events: Path | None = None,
     defaults: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The Spark variables that the harness changes in a job's environment, which would otherwise be ``users``.
+    """The whole environment of the job.
+
+    It inherits only the variables that programs need to run. So a run does not depend on the shell, and a secret reaches the
+    job only if the scenario names it. Spark's variables are:
 
     - ``SPARK_DIST_CLASSPATH``: the Kafka connector and the checkpoint file system, after the user's own value.
       (``spark.driver.extraClassPath`` would come before Spark's own jars, and a job that sets it would override ours.)
@@ -76,10 +82,23 @@ def spark_environment(
     ``events`` is the folder for `event_log`; ``defaults`` are further settings. ``SPARK_CONF_DIR`` is not changed: a folder per run would be on the class path,
     and the class archive could not be used.
     """
+    host = LOOPBACK if cluster is None else cluster.host
+    users = {
+        **inherited(),
+        "SPARK_LOCAL_IP": host,
+        # Without it Spark's workers use the first python3 on PATH.
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYTHONUNBUFFERED": "1",
+        # PySpark creates a folder there while it starts, and leaves it behind if it is killed then.
+        "TMPDIR": str(scratch),
+        **({"ONCEPROOF_FAILPOINTS": str(failpoints)} if failpoints is not None else {}),
+        **({"PGPASSFILE": str(passfile)} if passfile is not None else {}),
+        **{name: os.environ[name] for name in secrets if name in os.environ},
+        **own,
+    }
     # The jar comes last: a class archive made without it still fits a class path that continues after the archive's own.
     files = (*class_path, *([checkpoint.jar] if checkpoint is not None else []))
     jars = driver_archive.class_path(files)
-    host = LOOPBACK if cluster is None else cluster.host
     settings = {
         "spark.executor.extraClassPath": jars,
         "spark.driver.host": host,
@@ -103,52 +122,8 @@ def spark_environment(
     words = [*driver_archive.options(archive), *secret, *(f"-D{key}={value}" for key, value in settings.items())]
     # Spark's launcher splits the value like a shell: paths with spaces need quotes.
     return {
+        **users,
         "SPARK_DIST_CLASSPATH": os.pathsep.join(filter(None, [users.get("SPARK_DIST_CLASSPATH"), jars])),
         "SPARK_SUBMIT_OPTS": " ".join(filter(None, [shlex.join(words), users.get("SPARK_SUBMIT_OPTS")])),
         **({"MASTER": users.get("MASTER", cluster.master)} if cluster is not None else {}),
     }
-
-
-def job_environment(
-    *,
-    class_path: tuple[Path, ...],
-    archive: Path | None,
-    scratch: Path,
-    passfile: Path | None,
-    failpoints: Path | None,
-    own: Mapping[str, str],
-    secrets: Sequence[str],
-    checkpoint: CheckpointFiles | None = None,
-    cluster: Cluster | ExternalCluster | None = None,
-    events: Path | None = None,
-    defaults: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """The whole environment of the job.
-
-    It inherits only the variables that programs need to run. So a run does not depend on the shell, and a secret reaches the
-    job only if the scenario names it. For ``class_path``, ``archive`` and ``scratch`` see `spark_environment`.
-    """
-    users = {
-        **inherited(),
-        "SPARK_LOCAL_IP": LOOPBACK if cluster is None else cluster.host,
-        # Without it Spark's workers use the first python3 on PATH.
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "PYTHONUNBUFFERED": "1",
-        # PySpark creates a folder there while it starts, and leaves it behind if it is killed then.
-        "TMPDIR": str(scratch),
-        **({"ONCEPROOF_FAILPOINTS": str(failpoints)} if failpoints is not None else {}),
-        **({"PGPASSFILE": str(passfile)} if passfile is not None else {}),
-        **{name: os.environ[name] for name in secrets if name in os.environ},
-        **own,
-    }
-    sparks = spark_environment(
-        users,
-        class_path=class_path,
-        archive=archive,
-        scratch=scratch,
-        checkpoint=checkpoint,
-        cluster=cluster,
-        events=events,
-        defaults=defaults,
-    )
-    return {**users, **sparks}

@@ -41,11 +41,7 @@ class TaskProcess:
     """Pid of the JVM of that executor or of the driver; for a process of neither, its own pid."""
 
     def describe(self) -> str:
-        owner = (
-            f"executor {self.executor} (pid {self.jvm})"
-            if self.executor is not None
-            else f"the driver (pid {self.jvm})"
-        )
+        owner = f"{'the driver' if self.executor is None else f'executor {self.executor}'} (pid {self.jvm})"
         return {
             "driver": f"the driver's own program (pid {self.pid})",
             "driver-jvm": f"the driver's JVM (pid {self.pid})",

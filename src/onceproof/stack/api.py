@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
-    from onceproof.instruments.proxy.frames import Reply
-    from onceproof.instruments.proxy.rules import Rule
+    from onceproof.instruments.proxy.rules import Board
     from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
 Stream = Literal["upstream", "downstream"]
+FramedService = Literal["kafka", "postgres", "object-store"]
+"""A service whose connections can pass through the protocol proxy."""
 
 
 @dataclass(frozen=True)
@@ -216,16 +217,8 @@ class FrameRules(Protocol):
     def check(self) -> None:
         """Raise `EnvironmentProblem` if a proxy failed, or had to refuse a connection."""
 
-    def arm(self, service: Literal["kafka", "postgres", "object-store"], rule: Rule) -> None: ...
-
-    def disarm(self, service: Literal["kafka", "postgres", "object-store"], rule: Rule) -> None:
-        """End the rule and release the frames that it holds. Idempotent."""
-
-    def listen(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
-        """From now on append to ``replies`` the service's errors and its answers to Produce."""
-
-    def unlisten(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
-        """Stop appending to ``replies``. Idempotent."""
+    def board(self, service: FramedService) -> Board:
+        """The rules for all connections to that service, open ones too, and the listeners to what it answers."""
 
 
 class Stack(Protocol):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-from importlib.metadata import version as installed
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +22,7 @@ from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.node import KafkaProgram
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.object_store.server import EmbeddedObjectStore
+from onceproof.stack.parts import FromComponents
 from onceproof.stack.postgres import EmbeddedPostgres
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
@@ -43,7 +42,7 @@ class CurrentTimeline:
         self.timeline.emit(kind, **data)
 
 
-class EmbeddedStack:
+class EmbeddedStack(FromComponents):
     """Implements `onceproof.stack.api.Stack`. Created by `start`, stopped by the owner given to it."""
 
     def __init__(
@@ -58,20 +57,13 @@ class EmbeddedStack:
         object_store: EmbeddedObjectStore | None = None,
         events: CurrentTimeline | None = None,
     ) -> None:
-        self.files = files
+        super().__init__(components, files, toxiproxy, postgres=postgres is not None)
         self._events = events
         self.frames = frames
         self.spark = spark
         self.object_store = object_store
         self.kafka = kafka
         self.postgres = postgres
-        self.toxiproxy = toxiproxy
-        driver = () if postgres is None else (components.postgres_driver,)
-        self.spark_class_path = (*components.spark_jars, *driver)
-        self.spark_archive = components.spark_archive
-        self.checkpoint_jar = components.checkpoint_jar
-        self.postgres_driver = components.postgres_driver
-        self._components = components
 
     @classmethod
     def start(
@@ -221,15 +213,6 @@ class EmbeddedStack:
             service.check_running()
 
     def versions(self) -> dict[str, Any]:
-        """Component -> version; for toxiproxy-server, which is built here, version and SHA-256."""
-        server = self._components.toxiproxy_server.name
-        return {
-            **self._components.versions,
-            server: {"version": self._components.versions[server], "sha256": self._components.hashes[server]},
-            "java": self._components.java.version,
-            "python": platform.python_version(),
-            "pyspark": installed("pyspark"),
-            "confluent-kafka": installed("confluent-kafka"),
-            "librdkafka": confluent_kafka.libversion()[0],
-            **({"postgres": postgres_module.version()} if self.postgres is not None else {}),
-        }
+        """As `FromComponents.versions`, with those of the services."""
+        found = {**super().versions(), "librdkafka": confluent_kafka.libversion()[0]}
+        return found if self.postgres is None else {**found, "postgres": postgres_module.version()}

@@ -169,7 +169,7 @@ class EmbeddedPostgres:
             )
 
         passfile = owner.scratch / "pgpass"
-        _write_passfile(passfile, proxy.listen.rpartition(":")[0], pipeline_password)
+        write_passfile(passfile, proxy.listen.rpartition(":")[0], _PIPELINE, _PIPELINE, pipeline_password)
         postgres = cls(launch, port, proxy, passfile, pipeline_password, superuser_password)
         postgres._wait_until_ready()
         postgres._create_database(pipeline_password)
@@ -388,7 +388,12 @@ def _nobody() -> pwd.struct_passwd:
     return pwd.getpwnam("nobody")
 
 
-def _write_passfile(path: Path, host: str, password: str) -> None:
+def write_passfile(path: Path, host: str, database: str, user: str, password: str) -> None:
+    """Write libpq's password file, for this user only.
+
+    For any port: the job connects to the proxy's, and the check for bypasses reports a job that uses the server's own.
+    """
+    fields = [field.replace("\\", "\\\\").replace(":", "\\:") for field in (host, database, user, password)]
+    fields.insert(1, "*")
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        # For any port: the job connects to the proxy's, and the check for bypasses reports a job that uses the server's own.
-        file.write(f"{host}:*:{_PIPELINE}:{_PIPELINE}:{password}\n")
+        file.write(":".join(fields) + "\n")

@@ -22,6 +22,7 @@ from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.settings import HOST, ListenerName
 from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.stack.processes.connections import peers
 from onceproof.stack.processes.ports import accepts_connections
 
 #: Even a broker that has just lost its link to the controller for a moment answers at once; a loaded machine takes longer.
@@ -66,8 +67,8 @@ def bypasses(guarded: Iterable[Guard], pids: Iterable[int]) -> list[str]:
     by_port = {guard.port: guard for guard in guarded}
     found = []
     for pid in sorted(set(pids)):
-        for port in _connected_ports(pid):
-            guard = by_port.get(port)
+        for host, port in sorted(peers(pid, established=True)):
+            guard = by_port.get(port) if host == HOST else None
             if guard is not None and pid not in guard.allowed:
                 found.append(f"{_describe(pid)} is connected to {HOST}:{port}, {guard.what}, and bypasses its proxy")
     return found
@@ -103,17 +104,6 @@ def check_cuts(proxies: Sequence[Proxy]) -> None:
             )
 
 
-def _connected_ports(pid: int) -> list[int]:
-    """Ports on loopback that the process has an established connection to."""
-    found = []
-    with suppress(psutil.NoSuchProcess):
-        for connection in psutil.Process(pid).net_connections("tcp"):
-            # A JVM without preferIPv4Stack shows IPv4 mapped into IPv6.
-            if connection.status == psutil.CONN_ESTABLISHED and connection.raddr.ip.removeprefix("::ffff:") == HOST:
-                found.append(int(connection.raddr.port))
-    return sorted(set(found))
-
-
 def _describe(pid: int) -> str:
     with suppress(psutil.Error):
         return f"{psutil.Process(pid).name()} (pid {pid})"
@@ -124,12 +114,10 @@ def _advertised(address: str) -> set[str]:
     admin = AdminClient(client_config(address))
 
     def ask() -> set[str]:
-        try:
-            return {f"{broker.host}:{broker.port}" for broker in admin.list_topics(timeout=2.0).brokers.values()}
-        except KafkaException:
-            return set()
+        return {f"{broker.host}:{broker.port}" for broker in admin.list_topics(timeout=2.0).brokers.values()}
 
-    return wait_until(f"the brokers' metadata through the proxy {address}", ask, deadline_s=_METADATA_DEADLINE_S)
+    what = f"the brokers' metadata through the proxy {address}"
+    return wait_until(what, ask, deadline_s=_METADATA_DEADLINE_S, ignoring=KafkaException)
 
 
 def _is_open(proxy: Proxy) -> bool:

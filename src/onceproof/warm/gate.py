@@ -15,16 +15,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from onceproof.base.line_server import LineServer
+from onceproof.instruments.checkpoint_gate import LOG_POINTS, uncommitted
 from onceproof.scenario.points import Point
 from onceproof.warm.attempts import Attempts
 
-#: (log, moment of its write) -> the point that the batch reaches with it
-POINTS = {
-    ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
-    ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
-    ("commits", "create"): Point.AFTER_SINK_COMMIT,
-    ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
-}
 _LINE = re.compile(r"(\d+) (\w+) (/.*)")
 
 
@@ -33,7 +27,7 @@ class SessionGate:
 
     def __init__(self, path: Path, batches: Iterable[int]) -> None:
         self.path = path
-        self._rules = [f"park {log} {batch} {moment}" for batch in batches for log, moment in POINTS]
+        self._rules = [f"park {log} {batch} {moment}" for batch in batches for log, moment in LOG_POINTS]
         self._schedules: dict[Path, Attempts] = {}
         self._lock = threading.Lock()
         self._server = LineServer(path, "warm-gate", self._serve)
@@ -75,7 +69,7 @@ class SessionGate:
             return number, False
         if moment == "open":
             return number, folder.name == "offsets" and _opened(attempts)
-        point = POINTS.get((folder.name, moment))
+        point = LOG_POINTS.get((folder.name, moment))
         if point is None:
             return number, False
         batch = int(path.name)
@@ -91,10 +85,3 @@ def _opened(attempts: Attempts) -> bool:
         return attempts.is_dead(attempts.start)
     attempts.begins(batch)
     return attempts.reached(batch, Point.AFTER_OFFSET_LOG)
-
-
-def uncommitted(checkpoint: Path) -> int | None:
-    """The batch that is planned and not committed, which the next start of the query replays; None if there is none."""
-    planned = [int(entry.name) for entry in (checkpoint / "offsets").glob("[0-9]*") if entry.name.isdigit()]
-    last = max(planned, default=None)
-    return None if last is None or (checkpoint / "commits" / str(last)).exists() else last

@@ -57,8 +57,7 @@ class SessionProcess:
             except TimeoutError:
                 if not self.service.is_running() or time.monotonic() > deadline:
                     raise EnvironmentProblem(
-                        f"the warm session did not start:\n{self.service.log_tail()}",
-                        hint=f"its log: {self.log}",
+                        f"the warm session did not start:\n{self.service.log_tail()}", hint=f"its log: {self.log}"
                     ) from None
         self._connection.settimeout(None)
         threading.Thread(target=self._listen, name="warm-answers", daemon=True).start()

@@ -100,7 +100,7 @@ def test_no_connection_bypasses_the_proxy_and_every_request_is_decoded(
         for api in api_names(decoded=True)
     ]
     for rule in rules:
-        frames.arm("kafka", rule)
+        frames.board("kafka").arm(rule)
     made = producer(stack, topic)
     made.begin_transaction()
     made.produce(topic, "a", partition=0)
@@ -115,7 +115,7 @@ def test_no_connection_bypasses_the_proxy_and_every_request_is_decoded(
     assert stack.check_bypass([]) == []
     consumer.close()
     for rule in rules:
-        frames.disarm("kafka", rule)
+        frames.board("kafka").disarm(rule)
     assert {*TRANSACTIONAL, "Fetch", "Metadata", "OffsetCommit", "FindCoordinator"} <= {frame.kind for frame in seen}
     assert [f.describe() for f in seen if "undecodable" in f.facts] == []
     by_kind = {frame.kind: frame.facts for frame in seen}
@@ -135,13 +135,13 @@ def test_librdkafka_survives_the_loss_of_each_kind_of_request(
     for api in TRANSACTIONAL:
         # An id for each: while the coordinator still ends the last transaction of an id, its answer is CONCURRENT_TRANSACTIONS.
         rule = Rule(Condition(api, transactional_id=f"^{topic}-{api}$"), action, "reset")
-        frames.arm("kafka", rule)
+        frames.board("kafka").arm(rule)
         made = producer(stack, f"{topic}-{api}")
         made.begin_transaction()
         made.produce(topic, api, partition=0)
         made.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], group, 20)
         made.commit_transaction(20)
-        frames.disarm("kafka", rule)
+        frames.board("kafka").disarm(rule)
         (hit,) = rule.hits
         if action == "drop-answer":
             assert rule.wait_for_answer(hit, 10).facts["error_codes"] == [0]
@@ -158,7 +158,7 @@ def test_a_late_abort_hits_the_next_transaction_only_in_the_same_epoch(
 ) -> None:
     """KAFKA-17754 on an unmodified broker: every call of the client succeeds, and a write is lost."""
     rule = Rule(Condition("EndTxn", transactional_id=topic, committed=False), "late", "reset")
-    frames.arm("kafka", rule)
+    frames.board("kafka").arm(rule)
     made = producer(stack, topic)
     made.begin_transaction()
     made.produce(topic, "given up", partition=0)
@@ -174,7 +174,7 @@ def test_a_late_abort_hits_the_next_transaction_only_in_the_same_epoch(
     answer = rule.wait_for_answer(hit, 10)
     made.produce(topic, "second", partition=1)
     made.commit_transaction(10)
-    frames.disarm("kafka", rule)
+    frames.board("kafka").disarm(rule)
     assert answer.facts["error_codes"] == ([0] if reused else [KafkaError.INVALID_PRODUCER_EPOCH])
     assert written(stack, topic) == (["second"] if reused else ["first", "second"])
     assert written(stack, topic, "read_uncommitted") == ["first", "given up", "second"]
@@ -184,7 +184,7 @@ def test_a_late_abort_hits_the_next_transaction_only_in_the_same_epoch(
 
 def test_a_client_that_is_cut_silently_times_out(stack: EmbeddedStack, frames: Frames, topic: str) -> None:
     rule = Rule(Condition("EndTxn", transactional_id=topic), "drop-answer", "silence")
-    frames.arm("kafka", rule)
+    frames.board("kafka").arm(rule)
     made = producer(stack, topic)
     made.begin_transaction()
     made.produce(topic, "a", partition=0)
@@ -194,7 +194,7 @@ def test_a_client_that_is_cut_silently_times_out(stack: EmbeddedStack, frames: F
     assert rule.wait_for_answer(rule.hits[0], 10).facts["error_codes"] == [0]
     assert written(stack, topic) == ["a"]
     made.commit_transaction(20)
-    frames.disarm("kafka", rule)
+    frames.board("kafka").disarm(rule)
 
 
 def connect(stack: EmbeddedStack) -> psycopg.Connection[tuple[object, ...]]:
@@ -232,7 +232,7 @@ def test_each_action_on_a_postgres_commit_has_its_effect_on_the_transaction(
     with connect(stack) as setup:
         setup.execute(f"CREATE TABLE {table} (n int)".encode())
     rule = Rule(Condition("commit", transaction=rf"\b{table}\b"), action, "reset")
-    frames.arm("postgres", rule)
+    frames.board("postgres").arm(rule)
     with connect(stack) as other:
         other.execute(b"SELECT 1")  # the COMMIT of another transaction passes
     connection = connect(stack)
@@ -253,7 +253,7 @@ def test_each_action_on_a_postgres_commit_has_its_effect_on_the_transaction(
         rule.release()
     if action != "drop-request":
         assert rule.wait_for_answer(hit, 10).facts == {"tags": ["COMMIT"], "sqlstate": None}
-    frames.disarm("postgres", rule)
+    frames.board("postgres").disarm(rule)
 
     def settled() -> str | None:
         status = postgres_status(stack.postgres, str(xid[0]))  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_the_authoritys_files(authority: RunAuthority) -> None:
     assert "PRIVATE" not in authority.ca.read_text() + authority.certificate.read_text()
     assert authority.truststore.stat().st_size > 0 and TRUSTSTORE_PASSWORD == "changeit"
     with pytest.raises(FileExistsError):
-        RunAuthority.create(authority.folder)
+        RunAuthority.create(authority.ca.parent)
 
 
 def test_bytes_and_rules_pass_tls_on_both_sides(loop: ProxyLoop, authority: RunAuthority) -> None:

@@ -16,11 +16,7 @@ class Acceptor:
     """Listens as soon as it is made; `close` ends it. Both, and the callbacks, on the loop. Raises `OSError` if it cannot."""
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        accepted: Callable[[socket.socket], None],
-        failed: Callable[[OSError], None],
+        self, host: str, port: int, accepted: Callable[[socket.socket], None], failed: Callable[[OSError], None]
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -32,7 +32,6 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 class RunAuthority:
     """The files of one authority, for `create` to write and for the clients of a run to trust."""
 
-    folder: Path
     ca: Path
     """The authority's certificate, PEM: ``ssl.ca.location``, ``sslrootcert``."""
     truststore: Path
@@ -49,7 +48,7 @@ class RunAuthority:
         Creates the folder. Raises `FileExistsError` if it already has an authority.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = cls(folder, *(folder / name for name in ("ca.pem", "ca.p12", "listener.pem", "listener.key")))
+        made = cls(*(folder / name for name in ("ca.pem", "ca.p12", "listener.pem", "listener.key")))
         ca = trustme.CA(organization_name="onceproof", organization_unit_name="authority of one run")
         listener = ca.issue_cert(*dict.fromkeys((*_LOOPBACK, *hosts)), organization_name="onceproof, protocol proxy")
         key = load_pem_private_key(listener.private_key_pem.bytes(), None)

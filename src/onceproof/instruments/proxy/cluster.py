@@ -48,7 +48,6 @@ class ClusterProxy:
     ) -> None:
         self.proxies: dict[int, FrameProxy] = {}
         """By broker id; a broker that is also a bootstrap address shares that listener."""
-        self._loop = loop
         self._listen_host = listen_host
         self._lease_port = lease_port
         self._made = partial(
@@ -90,14 +89,6 @@ class ClusterProxy:
         for proxy in self.all():
             proxy.open()
 
-    def cut(self) -> None:
-        """Close every connection to any broker, also those in a handshake, and refuse new ones, until `open`."""
-        self._loop.call(self._cut())
-
-    def reset(self) -> int:
-        """Reset all open connections and return how many there were. Clients may connect again."""
-        return sum(proxy.reset() for proxy in self.all())
-
     def discover(self, timeout_s: float, client: Mapping[str, str | int | float | bool] | None = None) -> None:
         """Learn the brokers up front, through this proxy, with librdkafka's settings ``client`` (TLS, SASL).
 
@@ -125,10 +116,6 @@ class ClusterProxy:
             f"the Kafka cluster at {brokers} could not be reached through the protocol proxy: {'; '.join(found)}",
             hint="check its address, security protocol and credentials",
         )
-
-    async def _cut(self) -> None:
-        for proxy in self.all():
-            await proxy.end()
 
     def _address(self, broker: int, host: str, port: int) -> tuple[str, int]:
         """Where clients find a broker; opens its listener when it is first named, or named at another address.

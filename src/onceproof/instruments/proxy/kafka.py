@@ -104,12 +104,6 @@ class KafkaConversation(SplitConversation):
             return 0, False
         return 4 + length, self._wants_response(length, correlation)
 
-    def _parse_request(self, data: bytes, at: int, end: int) -> list[Piece]:
-        return [self._asked(memoryview(data)[at:end])]
-
-    def _parse_response(self, data: bytes, at: int, end: int) -> list[Piece]:
-        return [self._response(memoryview(data)[at:end])]
-
     def _wants_request(self, length: int, api: int, version: int, correlation: int) -> bool:
         """Whether a request is wanted whole."""
         if self._address is not None:
@@ -137,16 +131,17 @@ class KafkaConversation(SplitConversation):
             del self._expected[next(iter(self._expected))]
         self._expected[correlation] = (api, version, None)
 
-    def _asked(self, raw: memoryview) -> Piece:
+    def _parse_request(self, data: bytes, at: int, end: int) -> list[Piece]:
         """What becomes of a request that is held whole. In front of a cluster, no rule stops a connection's first two."""
+        raw = memoryview(data)[at:end]
         _, api, version, _ = _REQUEST.unpack_from(raw)
         if self._address is None or api not in (API_VERSIONS, SASL_HANDSHAKE):
-            return self._request(raw)
+            return [self._request(raw)]
         if api == SASL_HANDSHAKE:
             check_mechanism(raw)
         elif version not in (versions(api) or ()):
-            return bytes(raw[:6]) + pack(">h", UNKNOWN_VERSION) + bytes(raw[8:])
-        return bytes(raw)
+            return [bytes(raw[:6]) + pack(">h", UNKNOWN_VERSION) + bytes(raw[8:])]
+        return [bytes(raw)]
 
     def _request(self, raw: memoryview) -> Frame:
         _, api, version, correlation = _REQUEST.unpack_from(raw)
@@ -163,12 +158,13 @@ class KafkaConversation(SplitConversation):
             facts["undecodable"] = str(trouble)
         return Frame(bytes(raw), api_name(api), facts, (api, version, correlation))
 
-    def _response(self, raw: memoryview) -> Piece:
+    def _parse_response(self, data: bytes, at: int, end: int) -> list[Piece]:
+        raw = memoryview(data)[at:end]
         _, correlation = _RESPONSE.unpack_from(raw)
         api, version, frame = self._expected.pop(correlation)
         whole = self._readdressed(raw, api, version)
         if frame is None and not self._reads(api):
-            return whole
+            return [whole]
         facts: dict[str, Any] = {}
         try:
             body = layout(api_name(api), "response", version)
@@ -184,7 +180,7 @@ class KafkaConversation(SplitConversation):
                 self._note_replies(values)
         except Undecodable as trouble:
             facts["undecodable"] = str(trouble)
-        return whole if frame is None else Answer(whole, frame, facts)
+        return [whole if frame is None else Answer(whole, frame, facts)]
 
     def _reads(self, api: int) -> bool:
         """Whether an answer that no rule waits for is read."""

@@ -38,11 +38,7 @@ class Side(asyncio.Protocol):
     """One end of a link. With TLS, `read` gets plaintext and `write` takes it."""
 
     def __init__(
-        self,
-        link: Ends,
-        on_data: Callable[[bytes], None],
-        on_eof: Callable[[], None],
-        on_lost: Callable[[], None],
+        self, link: Ends, on_data: Callable[[bytes], None], on_eof: Callable[[], None], on_lost: Callable[[], None]
     ) -> None:
         self._link = link
         self.read = on_data

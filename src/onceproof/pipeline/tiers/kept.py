@@ -136,13 +136,11 @@ class Keeper:
             jvm = self._jvm
             if jvm is None or self._driver_of(driver.pid) is not driver or jvm.user is None:
                 return False
-            self._why = (
-                "a fault holds the driver stopped"
-                if held_elsewhere
-                else f"the JVM has served {MOST_USES} restarts"
-                if jvm.uses >= MOST_USES
-                else self._gate.why_not_fenced(jvm.process.pid)
-            )
+            self._why = self._gate.why_not_fenced(jvm.process.pid)
+            if jvm.uses >= MOST_USES:
+                self._why = f"the JVM has served {MOST_USES} restarts"
+            if held_elsewhere:
+                self._why = "a fault holds the driver stopped"
             if self._why is not None:
                 return False
             try:

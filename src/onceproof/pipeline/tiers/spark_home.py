@@ -49,12 +49,10 @@ def make(folder: Path, socket: Path) -> Path:
     """Create ``folder``, a SPARK_HOME whose ``bin/spark-submit`` asks the harness at ``socket``. Returns ``folder``."""
     home = pyspark()
     (folder / "bin").mkdir(parents=True)
-    for entry in home.iterdir():
-        if entry.name != "bin":
-            (folder / entry.name).symlink_to(entry)
-    for entry in (home / "bin").iterdir():
-        if entry.name != SUBMIT.name:
-            (folder / "bin" / entry.name).symlink_to(entry)
+    for entry in (*home.iterdir(), *(home / "bin").iterdir()):
+        below = entry.relative_to(home)
+        if below not in (SUBMIT.parent, SUBMIT):
+            (folder / below).symlink_to(entry)
     words = {
         "python": sys.executable,
         "shim": str(Path(__file__).with_name("shim.py")),

@@ -89,7 +89,14 @@ class EmbeddedAmqp:
 
     def _when_ready(self, owner: Owner, name: str, deadline_s: float) -> Self:
         """Itself, once it accepts a client. From then on the owner closes the harness's connection."""
-        wait_until(f"{name} to accept a client", self._answers, deadline_s=deadline_s, abandon=self.check)
+        # Its port is open before its virtual host is active, so only a complete connection shows that it is ready.
+        self._connection = wait_until(
+            f"{name} to accept a client",
+            lambda: pika.BlockingConnection(pika.URLParameters(self.url)),
+            deadline_s=deadline_s,
+            ignoring=(AMQPError, OSError),
+            abandon=self.check,
+        )
         owner.push(self.close)
         return self
 
@@ -221,14 +228,6 @@ class EmbeddedAmqp:
             raise ServiceFailed(
                 f"{self.name} refused the harness's connection or request: {error!r}", log_tail=self.service.log_tail()
             ) from error
-
-    def _answers(self) -> bool:
-        # Its port is open before its virtual host is active, so only a complete connection shows that it is ready.
-        try:
-            self._connection = pika.BlockingConnection(pika.URLParameters(self.url))
-        except (AMQPError, OSError):
-            return False
-        return True
 
 
 def private_folder(owner: Owner, name: str) -> tuple[Path, str]:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.stack.external import journal, kafka, postgres
-from onceproof.stack.external.journal import Created, Entry
+from onceproof.stack.external.journal import Created
 from onceproof.stack.external.names import identity
 from onceproof.stack.external.profile import StackProfile
 
@@ -77,8 +77,3 @@ def addresses(profile: StackProfile) -> tuple[str, str]:
         return profile.kafka.bootstrap, ""
     host, port = postgres.address(profile.postgres)
     return profile.kafka.bootstrap, f"{host}:{port}/{profile.postgres.parts()['dbname']}"
-
-
-def left_behind(entry: Entry) -> str:
-    """The objects of a journal, for a message."""
-    return ", ".join(map(str, entry.objects))

@@ -54,14 +54,7 @@ def java_settings(kafka: KafkaProfile, truststore: str) -> dict[str, str]:
 
 def librdkafka_settings(kafka: KafkaProfile, ca: str) -> dict[str, str]:
     """The same for a client of librdkafka (confluent-kafka)."""
-    settings: dict[str, str] = {"security.protocol": kafka.security}
-    if (login := kafka.job or kafka.sasl) is not None:
-        settings |= {
-            "sasl.mechanism": login.mechanism,
-            "sasl.username": login.username,
-            "sasl.password": login.password.get_secret_value(),
-        }
-    return settings | ({"ssl.ca.location": ca} if kafka.encrypted else {})
+    return kafka.login_settings(kafka.job or kafka.sasl) | ({"ssl.ca.location": ca} if kafka.encrypted else {})
 
 
 def quoted(text: str) -> str:

@@ -7,17 +7,14 @@ killed, ``onceproof cleanup --stack NAME`` reads it.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from onceproof.base.errors import EnvironmentProblem
-from onceproof.stack.processes import procfs
-from onceproof.stack.processes.journal import live_folder
+from onceproof.stack.processes.journal import OfHarness, live_folder, store, this_harness
 
 Kind = Literal["topic", "schema", "publication", "slot"]
 
@@ -34,8 +31,8 @@ class Created:
         return f"{self.kind} {self.name} ({service})"
 
 
-@dataclass(frozen=True)
-class Entry:
+@dataclass(frozen=True, kw_only=True)
+class Entry(OfHarness):
     """The content of one journal."""
 
     run: str
@@ -45,20 +42,7 @@ class Entry:
     """Bootstrap addresses, so that a changed profile does not lead the cleanup to another cluster."""
     postgres: str
     """``host:port/database``; empty if the stack has no Postgres."""
-    host: str
-    boot: str
-    harness_pid: int
-    harness_start_ticks: int
-    objects: tuple[Created, ...] = field(default=())
-
-    def harness_is_alive(self) -> bool:
-        """Whether the process that wrote the journal may still run."""
-        if self.host != socket.gethostname():
-            return True  # cannot be known from here
-        if self.boot != procfs.boot_id():
-            return False
-        now = procfs.stat(self.harness_pid)
-        return now is not None and not now.is_zombie and now.start_ticks == self.harness_start_ticks
+    objects: tuple[Created, ...] = ()
 
 
 def folder() -> Path:
@@ -69,10 +53,8 @@ class ObjectJournal:
     """The journal of this process's run. Each change is on disk when the call returns. Thread-safe."""
 
     def __init__(self, run: str, stack: str, kafka: str, postgres: str) -> None:
-        me = procfs.stat(os.getpid())
-        assert me is not None, "this process runs"
         self.path = folder() / f"{run}.json"
-        self.entry = Entry(run, stack, kafka, postgres, socket.gethostname(), procfs.boot_id(), me.pid, me.start_ticks)
+        self.entry = Entry(run=run, stack=stack, kafka=kafka, postgres=postgres, **this_harness())
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -100,24 +82,16 @@ class ObjectJournal:
                 self.path.unlink(missing_ok=True)
 
     def _write(self, entry: Entry) -> None:
-        _store(self.path, entry)
+        store(self.path, entry)
         self.entry = entry
 
 
 def keep(path: Path, entry: Entry) -> None:
     """Store what is left of a journal; remove the file if nothing is."""
     if entry.objects:
-        _store(path, entry)
+        store(path, entry)
     else:
         path.unlink(missing_ok=True)
-
-
-def _store(path: Path, entry: Entry) -> None:
-    # Renamed into place: a harness killed in the middle of a write must not lose the earlier entries.
-    draft = path.with_suffix(".draft")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(asdict(entry), file)
-    draft.replace(path)
 
 
 def read(path: Path) -> Entry | None:
@@ -130,8 +104,8 @@ def read(path: Path) -> Entry | None:
 
 
 def abandoned(stack: str) -> Iterator[tuple[Path, Entry]]:
-    """The journals of this stack whose harness is dead."""
+    """The journals of this stack whose harness is dead. That of another host cannot be known to be."""
     for path in sorted(folder().glob("*.json")):
         entry = read(path)
-        if entry is not None and entry.stack == stack and not entry.harness_is_alive():
+        if entry is not None and entry.stack == stack and entry.is_of_this_host() and not entry.harness_is_alive():
             yield path, entry

@@ -34,7 +34,6 @@ _RIGHTS = {
     AclOperation.DESCRIBE: "find their leaders",
     AclOperation.DELETE: "delete them at the end",
 }
-_DELETE = AclOperation.DELETE
 _SLICE_S = 0.5
 _REMOVE_S = 4.0
 
@@ -95,8 +94,7 @@ def _unreachable(profile: StackProfile, said: Sequence[KafkaError]) -> Environme
     if KafkaError._AUTHENTICATION in codes or KafkaError.SASL_AUTHENTICATION_FAILED in codes:
         text = by_code.get(KafkaError._AUTHENTICATION, by_code.get(KafkaError.SASL_AUTHENTICATION_FAILED, ""))
         return EnvironmentProblem(
-            f"{where} refused the login: {text}",
-            hint="see kafka.sasl: mechanism, username, password",
+            f"{where} refused the login: {text}", hint="see kafka.sasl: mechanism, username, password"
         )
     if KafkaError._SSL in codes:
         text = _certificate_problem(profile) or by_code[KafkaError._SSL]
@@ -266,15 +264,13 @@ class ExternalKafka(Topics):
             return  # this cluster does not say
         for right, purpose in _RIGHTS.items():
             if right not in allowed:
+                hint = f"its administrator can allow {right.name} on topics with the prefix onceproof-"
+                if right is AclOperation.DELETE:
+                    hint += f"; then remove {name}: onceproof cleanup --stack {self._profile.name}"
                 raise EnvironmentProblem(
                     f"{_where(self._profile)}: the right {right.name} on topics {self._names.prefix}* is missing, "
                     f"which onceproof needs to {purpose}",
-                    hint=f"its administrator can allow {right.name} on topics with the prefix onceproof-"
-                    + (
-                        f"; then remove {name}: onceproof cleanup --stack {self._profile.name}"
-                        if right is _DELETE
-                        else ""
-                    ),
+                    hint=hint,
                 )
 
     def log_folders(self, topic: str) -> dict[int, Path]:

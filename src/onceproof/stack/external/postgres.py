@@ -6,7 +6,6 @@ because the search path of its connections is that schema alone.
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import struct
@@ -25,6 +24,7 @@ from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import PostgresProfile, StackProfile, Tls
 from onceproof.stack.external.trust import upstream_context
+from onceproof.stack.postgres import write_passfile
 
 #: ``publish_via_partition_root`` and pgoutput without empty transactions.
 _LEAST_VERSION = 15
@@ -210,7 +210,7 @@ class ExternalPostgres:
         self.client_uri = f"postgresql://{quote(self.user, safe='')}@{where}?{options}"
         jdbc = {"user": self.user, "currentSchema": names.identifier, **jdbc_tls}
         self.jdbc_url = f"jdbc:postgresql://{where}?{urlencode(jdbc, quote_via=quote)}"
-        _write_passfile(passfile, proxy.listen.rpartition(":")[0], self.database, self.user, self.password)
+        write_passfile(passfile, proxy.listen.rpartition(":")[0], self.database, self.user, self.password)
 
     def create_schema(self) -> None:
         """Create the run's schema. Raises `EnvironmentProblem`."""
@@ -288,14 +288,6 @@ def removed(made: Created, profile: StackProfile) -> None:
         else:
             connection.execute(_LEFT_SESSIONS, [made.name])
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(name))
-
-
-def _write_passfile(path: Path, host: str, database: str, user: str, password: str) -> None:
-    """For any port, because the job connects to the proxy's."""
-    fields = (host, "*", database, user, password)
-    escaped = (field if field == "*" else field.replace("\\", "\\\\").replace(":", "\\:") for field in fields)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(":".join(escaped) + "\n")
 
 
 def address(postgres: PostgresProfile) -> tuple[str, int]:

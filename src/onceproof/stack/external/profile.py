@@ -107,15 +107,20 @@ class KafkaProfile(Model):
     def addresses(self) -> list[tuple[str, int]]:
         return [split_address(address) for address in self.bootstrap.split(",")]
 
+    def login_settings(self, login: Sasl | None) -> dict[str, Any]:
+        """librdkafka's settings for a client with this login, without those about TLS."""
+        settings: dict[str, Any] = {"security.protocol": self.security}
+        if login is not None:
+            settings |= {
+                "sasl.mechanism": login.mechanism,
+                "sasl.username": login.username,
+                "sasl.password": login.password.get_secret_value(),
+            }
+        return settings
+
     def client_settings(self) -> dict[str, Any]:
         """librdkafka's settings for a client that connects straight to the cluster, without ``bootstrap.servers``."""
-        settings: dict[str, Any] = {"security.protocol": self.security}
-        if self.sasl is not None:
-            settings |= {
-                "sasl.mechanism": self.sasl.mechanism,
-                "sasl.username": self.sasl.username,
-                "sasl.password": self.sasl.password.get_secret_value(),
-            }
+        settings = self.login_settings(self.sasl)
         if self.encrypted:
             tls = self.tls or Tls()
             files = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
@@ -16,6 +16,7 @@ import psutil
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.stack import LOOPBACK, SparkStack
+from onceproof.stack.processes.connections import peers
 from onceproof.stack.spark_settings import ExternalCluster
 
 CONNECT_S = 10.0
@@ -74,12 +75,15 @@ class ExternalSpark:
 
     def check_used(self, pids: Iterable[int]) -> None:
         """Raise `EnvironmentProblem` if no process of the driver is connected to a master: its tasks ran elsewhere."""
-        places = set(_places(self.conf.master))
+        places = {place for host, port in masters(self.conf.master) for place in addresses_of(host, port)}
         if not places:
             return
 
         def is_excused() -> bool:
-            remote = _remote(pids)
+            remote: set[tuple[str, int]] = set()
+            for pid in pids:
+                with suppress(psutil.Error):
+                    remote |= peers(pid)
             # A driver that was just killed has no connection at all.
             return not remote or bool(remote & places)
 
@@ -92,16 +96,6 @@ class ExternalSpark:
                 hint="the job sets another master: remove .master(...) from its code, --master from its command and spark.master "
                 "from spark-defaults.conf, or set them to {spark.master}",
             ) from None
-
-
-def _remote(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """The other ends of these processes' TCP connections."""
-    found: set[tuple[str, int]] = set()
-    for pid in pids:
-        with suppress(psutil.Error):
-            connections = psutil.Process(pid).net_connections("tcp")
-            found |= {(one.raddr.ip.removeprefix("::ffff:"), one.raddr.port) for one in connections if one.raddr}
-    return found
 
 
 def masters(url: str) -> list[tuple[str, int]]:
@@ -133,8 +127,8 @@ def _on_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _places(url: str) -> Iterator[tuple[str, int]]:
-    for host, port in masters(url):
-        with suppress(OSError, UnicodeError):
-            for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                yield str(found[4][0]), port
+def addresses_of(host: str, port: int) -> list[tuple[str, int]]:
+    """The IP addresses of a listener. A name that cannot be resolved has none; connecting to it fails anyway."""
+    with suppress(OSError, UnicodeError):
+        return [(str(found[4][0]), port) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return []

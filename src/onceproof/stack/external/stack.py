@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from importlib.metadata import version as installed
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
-
-import psutil
+from typing import Any, ClassVar, Self
 
 from onceproof.base.timeline import Timeline
 from onceproof.scenario.model import Scenario, TopicSpec
@@ -25,19 +18,19 @@ from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.postgres import ExternalPostgres
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.routes import Routes
-from onceproof.stack.external.spark import ExternalSpark
+from onceproof.stack.external.spark import ExternalSpark, addresses_of
 from onceproof.stack.fetch.components import Components
 from onceproof.stack.kafka.settings import HOST
+from onceproof.stack.parts import FromComponents
+from onceproof.stack.processes.connections import peers
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 from onceproof.stack.spark import SparkCluster
 from onceproof.stack.toxiproxy.framed import Frames
 from onceproof.stack.toxiproxy.server import ToxiproxyServer
 
-T = TypeVar("T")
 
-
-class ExternalStack:
+class ExternalStack(FromComponents):
     """Implements `onceproof.stack.api.Stack`. Created by `start`; its owner removes what it created."""
 
     _kafka: ClassVar[type[ExternalKafka]] = ExternalKafka
@@ -55,20 +48,13 @@ class ExternalStack:
         real: Mapping[tuple[str, int], str],
     ) -> None:
         """``real``: address and port of each real listener -> what it is."""
-        self.files = files
+        super().__init__(components, files, toxiproxy, postgres=postgres is not None)
         self.frames = frames
         self.spark = spark
         self.object_store: ObjectStore | None = None  # validated: the checkpoints of an external stack are local
         self.kafka = kafka
         self.postgres = postgres
-        self._toxiproxy = toxiproxy
         self._real = real
-        driver = () if postgres is None else (components.postgres_driver,)
-        self.spark_class_path = (*components.spark_jars, *driver)
-        self.spark_archive = components.spark_archive
-        self.checkpoint_jar = components.checkpoint_jar
-        self.postgres_driver = components.postgres_driver
-        self._components = components
 
     @classmethod
     def start(
@@ -88,13 +74,7 @@ class ExternalStack:
         spec = scenario.stack.spark
         wants_postgres = scenario.stack.postgres is not None
 
-        def timed(service: str, start: Callable[[], T]) -> T:
-            timeline.emit("stack.starting", service=service)
-            began = time.monotonic()
-            started = start()
-            timeline.emit("stack.ready", service=service, seconds=round(time.monotonic() - began, 3))
-            return started
-
+        timed = timeline.timed
         addresses = timed("kafka", lambda: kafka.check(profile))
         if wants_postgres:
             timed("postgres", lambda: postgres.check(profile))
@@ -104,10 +84,8 @@ class ExternalStack:
             external = timed("spark", lambda: ExternalSpark.check(spec, where, profile.connect_s))
         (port,) = lease(owner, 1)
         log = run_dir / "logs" / "toxiproxy.log"
-        toxiproxy = timed(
-            "toxiproxy",
-            lambda: ToxiproxyServer.start(owner, components.toxiproxy_server, log, port, timeline.emit),
-        )
+        server = components.toxiproxy_server
+        toxiproxy = timed("toxiproxy", lambda: ToxiproxyServer.start(owner, server, log, port, timeline.emit))
         frames = Frames(owner, timeline.emit, HOST if spec is None else spec.bind)
         routes = Routes(owner, profile, toxiproxy, frames)
         journal = ObjectJournal(names.run, profile.name, *cleanup.addresses(profile))
@@ -122,11 +100,11 @@ class ExternalStack:
         spark = external
         if spec is not None and spark is None:
             spark = timed("spark", lambda: SparkCluster.start(spec, owner, run_dir / "logs", components))
-        real = {place: f"broker {id}" for id, address in addresses.items() for place in _places(*address)}
+        real = {place: f"broker {id}" for id, address in addresses.items() for place in addresses_of(*address)}
         for address in profile.kafka.addresses():
-            real |= dict.fromkeys(_places(*address), "a bootstrap address of Kafka")
+            real |= dict.fromkeys(addresses_of(*address), "a bootstrap address of Kafka")
         if profile.postgres is not None:
-            real |= dict.fromkeys(_places(*postgres.address(profile.postgres)), "Postgres")
+            real |= dict.fromkeys(addresses_of(*postgres.address(profile.postgres)), "Postgres")
         stack = cls(components, run_dir / "files", toxiproxy, frames, of_kafka, of_postgres, spark, real)
         timed("self-test", lambda: selftest.check_cuts(stack.proxies()))
         if of_postgres is not None:
@@ -143,16 +121,10 @@ class ExternalStack:
         tasks = self.spark.pids() if self.spark is not None else []
         found = selftest.bypasses(self.frames.guards(), [*pids, *tasks, os.getpid()])
         for pid in sorted({*pids, *tasks}):
-            with suppress(psutil.NoSuchProcess):
-                for connection in psutil.Process(pid).net_connections("tcp"):
-                    if connection.status != psutil.CONN_ESTABLISHED:
-                        continue
-                    place = (connection.raddr.ip.removeprefix("::ffff:"), connection.raddr.port)
-                    if place in self._real:
-                        found.append(
-                            f"pid {pid} is connected to {place[0]}:{place[1]}, {self._real[place]}, and bypasses its proxy"
-                        )
-        return [*dict.fromkeys(found)]
+            for host, port in sorted(peers(pid, established=True) & self._real.keys()):
+                what = self._real[host, port]
+                found.append(f"pid {pid} is connected to {host}:{port}, {what}, and bypasses its proxy")
+        return found
 
     def check_health(self) -> None:
         """Raise `ServiceFailed` or `EnvironmentProblem` if a process of this run ended, the protocol proxy failed, or a quota bites."""
@@ -160,21 +132,12 @@ class ExternalStack:
         if self.spark is not None:
             self.spark.check_health()
         self.frames.check()
-        self._toxiproxy.service.check_running()
+        self.toxiproxy.service.check_running()
 
     def versions(self) -> dict[str, Any]:
         """Component -> version; of the external services, that they are external."""
-        server = self._components.toxiproxy_server.name
-        return {
-            **{name: version for name, version in self._components.versions.items() if name != "kafka"},
-            server: {"version": self._components.versions[server], "sha256": self._components.hashes[server]},
-            "java": self._components.java.version,
-            "python": platform.python_version(),
-            "pyspark": installed("pyspark"),
-            "confluent-kafka": installed("confluent-kafka"),
-            "kafka": "external",
-            **({"postgres": "external"} if self.postgres is not None else {}),
-        }
+        services = ["kafka"] if self.postgres is None else ["kafka", "postgres"]
+        return {**super().versions(), **dict.fromkeys(services, "external")}
 
 
 def _topics(scenario: Scenario) -> dict[str, TopicSpec]:
@@ -192,10 +155,3 @@ def _remove(journal: ObjectJournal, profile: StackProfile, timeline: Timeline) -
             message = f"could not remove {made}: {why}; later: `onceproof cleanup --stack {profile.name}`"
             timeline.emit("warning", message=message)
     journal.remove()
-
-
-def _places(host: str, port: int) -> list[tuple[str, int]]:
-    """The IP addresses of a listener. A name that cannot be resolved has none; connecting to it fails anyway."""
-    with suppress(OSError):
-        return [(str(found[4][0]), port) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    return []

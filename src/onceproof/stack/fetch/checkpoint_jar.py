@@ -6,7 +6,6 @@ The compiler is pinned (Eclipse's, one jar, which needs no JDK), so that the sam
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from importlib.resources import files
@@ -14,6 +13,7 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.stack.fetch.command import run
 from onceproof.stack.fetch.driver_archive import spark_home
 from onceproof.stack.fetch.java import FOREIGN_OPTIONS, Java
 from onceproof.stack.fetch.progress import Progress
@@ -25,7 +25,6 @@ _RELEASE = "-17"
 
 #: It takes 2.5 CPU seconds.
 _TIMEOUT_S = 120.0
-_STOP_POLL_S = 0.1
 
 _SOURCES = files("onceproof.instruments") / "jvm" / "onceproof"
 
@@ -48,9 +47,8 @@ def maker(java: Java, compiler: Path, env: Mapping[str, str]) -> Callable[[Path,
     """
 
     def make(folder: Path, progress: Progress) -> None:
-        what = "compiling the checkpoint file system"
-        progress.begin(what, steps=1)
-        with tempfile.TemporaryDirectory(prefix="work.", dir=folder) as name:
+        doing = progress.doing("compiling the checkpoint file system", steps=1)
+        with doing as step, tempfile.TemporaryDirectory(prefix="work.", dir=folder) as name:
             work = Path(name)
             for source, text in sources().items():
                 (work / source).write_text(text, encoding="utf-8")
@@ -60,10 +58,9 @@ def maker(java: Java, compiler: Path, env: Mapping[str, str]) -> Callable[[Path,
             arguments = [_RELEASE, "-proc:none", "-nowarn", "-encoding", "UTF-8", "-classpath", class_path]
             arguments += ["-d", str(classes), *(str(work / source) for source in sources())]
             (work / "arguments").write_text("\n".join(f'"{word}"' for word in arguments), encoding="utf-8")
-            _run([str(java.path), "-jar", str(compiler), f"@{work / 'arguments'}"], work, progress)
+            _compile([str(java.path), "-jar", str(compiler), f"@{work / 'arguments'}"], work, progress)
             _pack(classes, folder / FILE)
-            progress.step(what)
-        progress.end(what)
+            step()
 
     return make
 
@@ -82,30 +79,16 @@ def _pack(classes: Path, jar: Path) -> None:
             opened.writestr(entry, path.read_bytes())
 
 
-def _run(argv: list[str], work: Path, progress: Progress) -> None:
+def _compile(argv: list[str], work: Path, progress: Progress) -> None:
     env = {name: value for name, value in os.environ.items() if name not in FOREIGN_OPTIONS}
-    log = work / "log"
-    with log.open("wb") as opened:
-        process = subprocess.Popen(argv, cwd=work, env=env, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened)
-    waited = 0.0
-    try:
-        while process.poll() is None:
-            try:
-                process.wait(_STOP_POLL_S)
-            except subprocess.TimeoutExpired:
-                waited += _STOP_POLL_S
-                progress.check()
-                if waited > _TIMEOUT_S:
-                    raise EnvironmentProblem(
-                        f"the Java compiler did not end within {_TIMEOUT_S:.0f} s",
-                        hint="it takes seconds on a machine with a free core: run again when this one is less busy",
-                    ) from None
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    if process.returncode != 0:
-        output = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[:12])
+    code, lines = run(argv, cwd=work, env=env, progress=progress, timeout_s=_TIMEOUT_S)
+    if code is None:
+        raise EnvironmentProblem(
+            f"the Java compiler did not end within {_TIMEOUT_S:.0f} s",
+            hint="it takes seconds on a machine with a free core: run again when this one is less busy",
+        )
+    if code != 0:
+        output = "\n".join(lines[:12])
         raise EnvironmentProblem(
             f"the checkpoint file system does not compile; the compiler printed:\n{output}",
             hint="it is compiled against the Spark that the job uses: this must be Spark 4 with all its jars "

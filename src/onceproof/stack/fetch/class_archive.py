@@ -41,17 +41,14 @@ def maker(java: Java, jars: tuple[Path, ...]) -> Callable[[Path, Progress], None
     """A function that writes `FILE` into a folder."""
 
     def make(folder: Path, progress: Progress) -> None:
-        what = "preparing Kafka's classes for a quick start"
-        progress.begin(what, steps=2)
-        with Owner() as owner:
+        with progress.doing("preparing Kafka's classes for a quick start", steps=2) as step, Owner() as owner:
             node = _node(owner, KafkaProgram(java, jars))
             node.format()
             node.start(f"-XX:ArchiveClassesAtExit={folder / FILE}")
-            progress.step(what)
+            step()
             _init_a_transactional_producer(node, progress)
             _stop(node, folder / FILE)
-            progress.step(what)
-        progress.end(what)
+            step()
 
     return make
 
@@ -73,7 +70,13 @@ def _init_a_transactional_producer(node: KafkaNode, progress: Progress) -> None:
         node.service.check_running()
         progress.check()
 
-    wait_until("the archiving broker to answer", lambda: _answers(admin), deadline_s=_START_DEADLINE_S, abandon=abandon)
+    wait_until(
+        "the archiving broker to answer",
+        lambda: admin.list_topics(timeout=1.0).brokers,
+        deadline_s=_START_DEADLINE_S,
+        ignoring=KafkaException,
+        abandon=abandon,
+    )
     producer = Producer({**producer_config(address), "transactional.id": "onceproof-archive"})
     try:
         producer.init_transactions(_TRANSACTION_TIMEOUT_S)
@@ -87,10 +90,3 @@ def _stop(node: KafkaNode, archive: Path) -> None:
     node.service.wait(_DUMP_DEADLINE_S)
     if not archive.is_file():
         raise EnvironmentProblem(f"the JVM wrote no class archive; its last output: {node.service.log_tail(5)}")
-
-
-def _answers(admin: AdminClient) -> bool:
-    try:
-        return bool(admin.list_topics(timeout=1.0).brokers)
-    except KafkaException:
-        return False

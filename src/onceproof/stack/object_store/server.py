@@ -152,9 +152,7 @@ class EmbeddedObjectStore:
         try:
             return [str(each["path"]) for some in obstore.list(self.bucket) for each in some]
         except (BaseError, OSError) as failure:
-            raise ServiceFailed(
-                f"the object store cannot list its objects: {failure}", log_tail=self.service.log_tail()
-            ) from failure
+            raise self._failed(f"cannot list its objects: {failure}") from failure
 
     def clear(self) -> int:
         """Accept writes again, delete every object, and return how many there were. Raises `ServiceFailed`."""
@@ -164,9 +162,7 @@ class EmbeddedObjectStore:
             if keys:
                 obstore.delete(self.bucket, keys)
         except (BaseError, OSError) as failure:
-            raise ServiceFailed(
-                f"the object store cannot delete its objects: {failure}", log_tail=self.service.log_tail()
-            ) from failure
+            raise self._failed(f"cannot delete its objects: {failure}") from failure
         return len(keys)
 
     def _configure(self, locations: list[dict[str, object]]) -> None:
@@ -177,15 +173,12 @@ class EmbeddedObjectStore:
             try:
                 answer = session.post(self._filer, files=rules, timeout=_CHANGE_S)
             except requests.RequestException as error:
-                raise ServiceFailed(
-                    f"the object store did not answer a change of its rules about folders: {error}",
-                    log_tail=self.service.log_tail(),
-                ) from error
+                raise self._failed(f"did not answer a change of its rules about folders: {error}") from error
         if answer.status_code != requests.codes.created:
-            raise ServiceFailed(
-                f"the object store refused its rules about folders: {answer.status_code}",
-                log_tail=self.service.log_tail(),
-            )
+            raise self._failed(f"refused its rules about folders: {answer.status_code}")
+
+    def _failed(self, what: str) -> ServiceFailed:
+        return ServiceFailed(f"the object store {what}", log_tail=self.service.log_tail())
 
     def _writable(self, folder: str = "") -> bool:
         """Whether an object can be written. The first one creates the bucket."""

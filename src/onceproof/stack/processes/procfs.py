@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +88,22 @@ def unread(pids: Iterable[int]) -> dict[str, int]:
                     files.add(str(entry.readlink()))
     found: dict[str, int] = {}
     for folder in net_folders.values():
-        for name in ("tcp", "tcp6"):
-            with suppress(OSError):
-                for line in (folder / name).read_text().splitlines()[1:]:
-                    fields = line.split()  # proc(5): 4 is the lengths of the queues, in hexadecimal, and 9 the inode
-                    waiting = int(fields[4].partition(":")[2], 16)
-                    if waiting and f"socket:[{fields[9]}]" in files:
-                        found[fields[9]] = waiting
+        with suppress(OSError):
+            for fields in tcp_sockets(folder):
+                waiting = int(fields[4].partition(":")[2], 16)
+                if waiting and f"socket:[{fields[9]}]" in files:
+                    found[fields[9]] = waiting
     return found
+
+
+def tcp_sockets(net: Path) -> Iterator[list[str]]:
+    """The fields of each TCP socket of a network namespace, from its folder ``/proc/PID/net``.
+
+    proc(5): 3 is the state, 4 the lengths of the queues, in hexadecimal, and 9 the inode.
+    """
+    for name in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):
+            yield from (line.split() for line in (net / name).read_text().splitlines()[1:])
 
 
 def marked(name: str, value: str) -> list[Stat]:

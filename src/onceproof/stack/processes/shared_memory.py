@@ -72,10 +72,4 @@ def _segments() -> Iterator[Segment]:
         columns = names.split()
         for row in rows:
             values = dict(zip(columns, map(int, row.split()), strict=False))
-            yield Segment(
-                values["key"] & _32_BITS,
-                values["shmid"],
-                values["cpid"],
-                values["nattch"],
-                values["uid"],
-            )
+            yield Segment(values["key"] & _32_BITS, values["shmid"], values["cpid"], values["nattch"], values["uid"])

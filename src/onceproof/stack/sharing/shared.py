@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from onceproof.base.errors import OnceproofError
@@ -89,7 +88,7 @@ class SharedStack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -178,12 +177,7 @@ class SharedStack:
                 self._stop(why or "the logs of its last execution could not be copied")
 
     def _start(self, request: StackRequest, folder: Path, timeline: Timeline) -> _Running:
-        request = StackRequest(
-            request.spec,
-            request.components,
-            request.object_store,
-            request.protocol_proxy or self._protocol_proxy,
-        )
+        request = replace(request, protocol_proxy=request.protocol_proxy or self._protocol_proxy)
         began = time.monotonic()
         owner = Owner()
         own = owner.scratch / "stack"

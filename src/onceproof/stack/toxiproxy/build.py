@@ -41,15 +41,13 @@ def recipe() -> str:
 
 def build(folder: Path, progress: Progress) -> None:
     """Build `BINARY` into ``folder``. Raises `EnvironmentProblem` with the tool's last output."""
-    what = f"building {BINARY} {VERSION}"
-    progress.begin(what, steps=2)
-    with tempfile.TemporaryDirectory(prefix="work.", dir=folder) as name:
+    doing = progress.doing(f"building {BINARY} {VERSION}", steps=2)
+    with doing as step, tempfile.TemporaryDirectory(prefix="work.", dir=folder) as name:
         work = Path(name)
         go = system_go() or _fetched_go(work, progress)
-        progress.step(what)
+        step()
         _build(go, work, folder / BINARY, progress)
-        progress.step(what)
-    progress.end(what)
+        step()
 
 
 def system_go() -> Path | None:

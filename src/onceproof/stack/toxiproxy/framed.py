@@ -12,9 +12,8 @@ from ssl import SSLContext
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.instruments.proxy.engine import FrameProxy
-from onceproof.instruments.proxy.frames import Reply
 from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Service, Target
-from onceproof.instruments.proxy.rules import Board, Rule
+from onceproof.instruments.proxy.rules import Board
 from onceproof.instruments.proxy.tls import UpstreamTls
 from onceproof.stack.api import Proxy, Stream
 from onceproof.stack.kafka.settings import HOST
@@ -68,24 +67,8 @@ class Frames:
         return proxy
 
     def board(self, service: Service) -> Board:
-        """The rules of all proxies of that service."""
+        """The rules for all connections to that service, open ones too, and the listeners to what it answers."""
         return self._boards[service]
-
-    def arm(self, service: Service, rule: Rule) -> None:
-        """From now on apply the rule to every connection to that service, including open ones."""
-        self._boards[service].arm(rule)
-
-    def disarm(self, service: Service, rule: Rule) -> None:
-        """End the rule and release the frames that it holds. Idempotent."""
-        self._boards[service].disarm(rule)
-
-    def listen(self, service: Service, replies: list[Reply]) -> None:
-        """From now on append to ``replies`` the service's errors and its answers to Produce."""
-        self._boards[service].listen(replies)
-
-    def unlisten(self, service: Service, replies: list[Reply]) -> None:
-        """Stop appending to ``replies``. Idempotent."""
-        self._boards[service].unlisten(replies)
 
     def forget(self) -> None:
         """End every rule and forget the names of topics: an execution has ended, and another one begins."""

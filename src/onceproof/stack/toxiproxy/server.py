@@ -9,7 +9,6 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -52,8 +51,9 @@ class ToxiproxyServer:
 
         wait_until(
             "toxiproxy-server to answer",
-            server._answers,
+            server.version,
             deadline_s=30,
+            ignoring=(ServiceFailed, Wedged),
             abandon=lambda: service.check_starting("toxiproxy-server", f"127.0.0.1:{port}"),
         )
         return server
@@ -103,30 +103,9 @@ class ToxiproxyServer:
             raise EnvironmentProblem(f"Toxiproxy cannot do {method.upper()} {path}: {_error_text(answer.content)}")
         return answer.json() if answer.content else None
 
-    def _answers(self) -> bool:
-        try:
-            self.version()
-        except (ServiceFailed, Wedged):
-            return False
-        return True
-
 
 class Wedged(EnvironmentProblem):
     """Toxiproxy did not answer in time: the change waits for a client that has stopped reading, and never ends."""
-
-
-@dataclass(frozen=True)
-class _Toxic:
-    kind: str
-    stream: Stream
-    attributes: tuple[tuple[str, int], ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}_{self.stream}"
-
-    def body(self) -> dict[str, Any]:
-        return {"name": self.name, "type": self.kind, "stream": self.stream, "attributes": dict(self.attributes)}
 
 
 class ToxiproxyProxy:
@@ -142,7 +121,8 @@ class ToxiproxyProxy:
         self.upstream = upstream
         self._server = server
         self._enabled = True
-        self._toxics: dict[str, _Toxic] = {}
+        self._toxics: dict[str, dict[str, Any]] = {}
+        """Name -> the toxic, as the server takes it."""
         self._lock = threading.RLock()
 
     def create(self) -> None:
@@ -151,7 +131,7 @@ class ToxiproxyProxy:
             body = {"name": self.name, "listen": self.listen, "upstream": self.upstream, "enabled": self._enabled}
             self._server.call("post", "/proxies", body)
             for toxic in self._toxics.values():
-                self._server.call("post", f"/proxies/{self.name}/toxics", toxic.body())
+                self._server.call("post", f"/proxies/{self.name}/toxics", toxic)
 
     def cut(self) -> None:
         """Close every connection and refuse new ones. Also works while a client has stopped reading."""
@@ -168,15 +148,16 @@ class ToxiproxyProxy:
 
         Raises `UsageError` for a kind that Toxiproxy does not know.
         """
-        toxic = _Toxic(kind, stream, tuple(attributes.items()))
+        name = f"{kind}_{stream}"
+        toxic = {"name": name, "type": kind, "stream": stream, "attributes": attributes}
         with self._lock:
-            if self._toxics.pop(toxic.name, None) is not None:
-                self._change(f"replace {toxic.name}", "delete", f"/toxics/{toxic.name}")
-            self._toxics[toxic.name] = toxic
+            if self._toxics.pop(name, None) is not None:
+                self._change(f"replace {name}", "delete", f"/toxics/{name}")
+            self._toxics[name] = toxic
             try:
-                self._change(f"add {toxic.name}", "post", "/toxics", toxic.body())
+                self._change(f"add {name}", "post", "/toxics", toxic)
             except UsageError:
-                del self._toxics[toxic.name]
+                del self._toxics[name]
                 raise
 
     def heal(self) -> None:
