@@ -199,7 +199,7 @@ class _Plotted(_Drawing):
 
 
 def _shape(parent: ET.Element, tag: str, style: str, title: str | None = None, **numbers: float) -> ET.Element:
-    made = ET.SubElement(parent, tag, {"class": style, **{name: f"{number:g}" for name, number in numbers.items()}})
+    made = ET.SubElement(parent, tag, {**{name: f"{number:g}" for name, number in numbers.items()}, "class": style})
     if title is not None:
         ET.SubElement(made, "title").text = _clean(title)
     return made

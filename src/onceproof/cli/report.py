@@ -15,6 +15,7 @@ from onceproof.history.run_record import FILE as RUN_FILE
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.qualify.directory import FILE as QUALIFICATION
+from onceproof.reports.brief import Brief
 from onceproof.reports.comparison import Comparison, compare_runs
 
 COMPARISON, MERGED = "comparison.html", "merged.html"
@@ -105,12 +106,12 @@ def _comparison(old: Path, new: Path) -> Comparison:
     return compare_runs(_stored(old), _stored(new))
 
 
-def _stored(run: Path) -> tuple[Path, RunRecord, Verdict | None]:
+def _stored(run: Path) -> Brief:
     record = RunRecord.read(run)
     try:
-        return run, record, Verdict.from_json(run / VERDICT_FILE)
+        return Brief(run, record, Verdict.from_json(run / VERDICT_FILE))
     except FileNotFoundError:
-        return run, record, None
+        return Brief(run, record, None)
     except (OSError, ValueError) as error:
         hint = f"judge it again: onceproof check {run}"
         raise UsageError(f"{run / VERDICT_FILE} cannot be read: {error}", hint=hint) from None
