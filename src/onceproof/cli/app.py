@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -169,21 +170,22 @@ def qualify(
     onceproof qualify --continue onceproof-runs/qualify-my_job-...
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.qualify import qualify as begin
+        from onceproof.api.qualification import qualify as begin
+        from onceproof.base.duration import seconds
+        from onceproof.cli.qualify import listening, report
 
-        raise typer.Exit(
-            begin(
-                scenario,
-                go_on=go_on,
-                budget=budget,
-                tries=tries,
-                runs_dir=runs,
-                seed=seed,
-                output=output,
-                stack=stack,
-                fresh_stack=fresh_stack,
-            )
+        result = begin(
+            scenario,
+            go_on=go_on,
+            budget=budget,
+            tries=tries,
+            runs_dir=runs,
+            seed=seed,
+            stack=stack,
+            fresh_stack=fresh_stack,
+            listening=partial(listening, budget_s=seconds(budget)),
         )
+        raise typer.Exit(report(result, output))
 
 
 @app.command(epilog=EXIT_CODES, rich_help_panel=_RUN)

@@ -165,10 +165,8 @@ class Directory:
 
     def save(self, progress: QualificationProgress) -> None:
         """Replace the state in one step: a reader, or `--continue` after a crash, finds the old state or the new one."""
-        draft = self.path / f".{FILE}"
         try:
-            draft.write_text(json.dumps(progress.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
-            draft.replace(self.path / FILE)
+            run_files.write_text(self.path / FILE, json.dumps(progress.to_json(), indent=2, default=str) + "\n")
         except OSError as refused:
             raise run_dir_problem(refused, self.path) from refused
 
