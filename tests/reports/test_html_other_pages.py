@@ -115,7 +115,7 @@ def test_the_page_says_what_was_claimed_what_held_and_where_the_points_are(quali
     held = Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, [])
     progress = replace(PROGRESS, first="runs/first", strongest=held)
     Directory(qualification).save(progress)
-    assert qualification_page.read(qualification)[1].strongest == held
+    assert Directory.open(qualification)[1].strongest == held
     text = Parsed(qualification_page.write(qualification).read_text()).text
     assert f"Claimed delivery effectively-once rows: order {SCRIPT} Held" in text
     assert "The strongest claim that held in all runs is at-least-once, liveness recovers" in text
@@ -135,7 +135,7 @@ def test_a_damaged_claim_in_a_qualification_is_refused(qualification: Path, stro
     file = qualification / "qualification.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "strongest": strongest}))
     with pytest.raises(UsageError, match=r"qualification\.json is damaged"):
-        qualification_page.read(qualification)
+        Directory.open(qualification)
 
 
 def test_a_qualification_that_is_a_link_is_refused(qualification: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_cell_that_leads_out_of_the_qualification_has_no_command(
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", listening)
-    text = qualification_page.page(*qualification_page.read(qualification))
+    text = qualification_page.page(*Directory.open(qualification))
     assert "onceproof run" not in text
     assert "duplicate" in text, "the rest of the cell is shown"
     assert not [path for path in asked if path.name in ("outside.yaml", "linked.yaml")]
