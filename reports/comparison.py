@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from onceproof.history.run_record import BuiltComponent, RunRecord
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.reports.brief import Brief
 
 #: Differences of durations below this are noise of one machine.
 _NOISE_S = 1.0
@@ -107,17 +107,14 @@ class Comparison:
         return "\n".join(lines)
 
 
-def compare_runs(
-    old: tuple[Path, RunRecord, Verdict | None], new: tuple[Path, RunRecord, Verdict | None]
-) -> Comparison:
-    """Compare two stored runs: (directory, record, verdict)."""
-    first, second = _side(*old), _side(*new)
-    findings = Section("findings", tuple(_finding_rows(old[2], new[2])))
-    faults = Section("faults", tuple(_fault_rows(old[2], new[2])))
-    counts = Section("counts", tuple(_rows(_counts(old[2]), _counts(new[2]))))
-    about = Section("conditions", tuple(_rows(_conditions(old[1], old[2]), _conditions(new[1], new[2]))))
+def compare_runs(old: Brief, new: Brief) -> Comparison:
+    first, second = (Side(str(run.path), run.name, run.outcome, run.word) for run in (old, new))
+    findings = Section("findings", tuple(_finding_rows(old.verdict, new.verdict)))
+    faults = Section("faults", tuple(_fault_rows(old.verdict, new.verdict)))
+    counts = Section("counts", tuple(_rows(_counts(old.verdict), _counts(new.verdict))))
+    about = Section("conditions", tuple(_rows(_conditions(old), _conditions(new))))
     cautions = [f"the {row.name} differs: {row.old} and {row.new}" for row in about.changes if _must_equal(row.name)]
-    if _chaos(old[1]) != _chaos(new[1]):
+    if _chaos(old.record) != _chaos(new.record):
         cautions.append("the scenarios have different faults")
     return Comparison(
         first, second, statement(first, second, findings), (findings, faults, counts, about), tuple(cautions)
@@ -153,12 +150,6 @@ _MUST_EQUAL = ("scenario", "seed", "claim")
 
 def _must_equal(condition: str) -> bool:
     return condition in _MUST_EQUAL or condition.startswith("claim of ")
-
-
-def _side(path: Path, record: RunRecord, verdict: Verdict | None) -> Side:
-    name = verdict.scenario if verdict is not None else record.scenario.name or path.name
-    outcome = None if verdict is None else verdict.outcome
-    return Side(str(path), name, outcome, "no verdict" if verdict is None else verdict.word)
 
 
 def _rows(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Row]:
@@ -207,10 +198,11 @@ def _state(finding: Finding) -> str:
 def faults_of(verdict: Verdict | None) -> dict[str, str]:
     """``1 crash driver, batch 2 at after-sink-commit`` -> ``hit`` or ``not hit``."""
     faults = () if verdict is None else verdict.faults
-    return {f"{number} {_name(fault)}": "hit" if fault.hit else "not hit" for number, fault in enumerate(faults, 1)}
+    return {f"{number} {name_of(fault)}": "hit" if fault.hit else "not hit" for number, fault in enumerate(faults, 1)}
 
 
-def _name(fault: FaultReport) -> str:
+def name_of(fault: FaultReport) -> str:
+    """``crash driver, batch 2 at after-sink-commit``"""
     batch = "" if fault.batch is None else f", batch {fault.batch}"
     return f"{fault.fault} {fault.target}{batch}{'' if fault.point is None else f' at {fault.point}'}"
 
@@ -219,16 +211,16 @@ def _counts(verdict: Verdict | None) -> dict[str, str]:
     return {} if verdict is None else {name: f"{count:,}" for name, count in verdict.counts.items()}
 
 
-def _conditions(record: RunRecord, verdict: Verdict | None) -> dict[str, str]:
+def _conditions(run: Brief) -> dict[str, str]:
+    record = run.record
     conditions = {"scenario": record.scenario.name or "unknown"}
-    if verdict is not None:
-        for output, promises in verdict.claim.each():
+    if run.verdict is not None:
+        for output, promises in run.verdict.claim.each():
             name = f"claim of {output}" if output else "claim"
             conditions[name] = ", ".join(f"{promise} {level}" for promise, level in promises.items())
     if record.seed is not None:
         conditions["seed"] = str(record.seed)
-    seconds = record.seconds
-    conditions["duration"] = f"{round(seconds / _NOISE_S) * _NOISE_S:.0f} s"
+    conditions["duration"] = f"{round(record.seconds / _NOISE_S) * _NOISE_S:.0f} s"
     conditions["onceproof"] = record.onceproof or "unknown"
     for name, version in sorted((record.versions or {}).items()):
         shown = version.version if isinstance(version, BuiltComponent) else version

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from onceproof.judge.findings import FaultReport, Finding, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.judge.slices.cut import name_of
 from onceproof.reports.report import RunSet, ScenarioResult, reports
+
+_NO_VERDICT = Verdict("", Outcome.ERROR, StatedClaim(), ())
 
 
 @reports.register("json")
@@ -37,24 +39,11 @@ class JsonReport:
         return json.dumps(document, default=str)
 
 
-_NO_RUN: dict[str, Any] = {
-    "reasons": [],
-    "claim": None,
-    "anomalies": {},
-    "findings": [],
-    "faults": [],
-    "batches": [],
-    "not_evaluated": {},
-    "ignored": {},
-    "counts": {},
-    "seed": None,
-    "seconds": None,
-}
-
-
 def _result(result: ScenarioResult) -> dict[str, Any]:
     document: dict[str, Any] = {"scenario": result.scenario, "verdict": result.outcome.value}
-    document |= _verdict(result.verdict, result.run_dir) if result.verdict is not None else _NO_RUN
+    document |= _verdict(result.verdict or _NO_VERDICT, result.run_dir)
+    if result.verdict is None:
+        document |= dict.fromkeys(("claim", "seed", "seconds"))
     if result.error is not None:
         exit_code = result.error.exit_code
         document |= {"error": result.error.message, "hint": result.error.hint, "exit": exit_code}

@@ -6,7 +6,6 @@ in a suite, but not in a test case: hence the suites.
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,9 +16,7 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.slices.cut import name_of
 from onceproof.reports import commands
 from onceproof.reports.report import RunSet, ScenarioResult, reports
-
-# XML 1.0 cannot hold these characters even escaped, but job output does (colour codes, binary keys).
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from onceproof.reports.xml_text import legal
 
 
 @dataclass(frozen=True)
@@ -78,15 +75,15 @@ def _suite(case: Case) -> ET.Element:
     tag = None if case.problem is None else case.problem.tag
     time = f"{case.seconds:.3f}"
     counts = {"tests": "1", "failures": str(int(tag == "failure")), "errors": str(int(tag == "error")), "skipped": "0"}
-    made = ET.Element("testsuite", {"name": _clean(case.name), **counts, "time": time})
+    made = ET.Element("testsuite", {"name": legal(case.name), **counts, "time": time})
     holder = ET.SubElement(made, "properties")
     for name, value in case.properties.items():
-        ET.SubElement(holder, "property", name=name, value=_clean(value))
-    test = ET.SubElement(made, "testcase", classname="onceproof", name=_clean(case.name), time=time)
+        ET.SubElement(holder, "property", name=name, value=legal(value))
+    test = ET.SubElement(made, "testcase", classname="onceproof", name=legal(case.name), time=time)
     if (problem := case.problem) is not None:
-        wrong = ET.SubElement(test, problem.tag, type=problem.kind, message=_clean(_first_line(problem.message)))
-        wrong.text = _clean(problem.text)
-    ET.SubElement(test, "system-out").text = _clean(case.output)
+        wrong = ET.SubElement(test, problem.tag, type=problem.kind, message=legal(_first_line(problem.message)))
+        wrong.text = legal(problem.text)
+    ET.SubElement(test, "system-out").text = legal(case.output)
     return made
 
 
@@ -150,7 +147,3 @@ def _terminal_text(result: ScenarioResult) -> str:
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
-
-
-def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("\ufffd", text)

@@ -6,19 +6,18 @@ a zoom only moves. Every shape has a ``<title>``, which browsers show on hover a
 
 from __future__ import annotations
 
-import re
 from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
 from onceproof.base.visible import visible
+from onceproof.reports import xml_text
 from onceproof.reports.html.limits import short
 from onceproof.reports.html.timeline import Bar, Lane, Plot, Tick, Timeline, Window
 
 _LEFT, _WIDTH, _LANE, _TOP, _AXIS = 192, 798, 30, 34, 26
 _PLOT = 96
 _NAME = 25
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 #: Below this many pixels a bar has no label.
 _ROOM = 12
 _LONGEST = 300
@@ -45,11 +44,7 @@ class _Drawing:
             "class": "time",
         }
         self.root = ET.Element("svg", box)
-        self.clip = ET.SubElement(
-            self.root,
-            "svg",
-            {"x": f"{_LEFT}", "y": "0", "width": f"{_WIDTH}", "height": f"{total:g}", "class": "clip"},
-        )
+        self.clip = _shape(self.root, "svg", "clip", x=_LEFT, y=0, width=_WIDTH, height=total)
         self.below = ET.SubElement(self.clip, "g", {"class": "zx"})
         self.shapes = ET.SubElement(self.clip, "g", {"class": "zx"})
         self.labels = ET.SubElement(self.clip, "g")
@@ -76,20 +71,20 @@ class _Drawing:
     def _text(
         self, parent: ET.Element, x: float, y: float, text: str, style: str, *, middle: bool = False
     ) -> ET.Element:
-        anchor = {"text-anchor": "middle"} if middle else {}
-        made = ET.SubElement(parent, "text", {"x": f"{x:g}", "y": f"{y:g}", "class": style, **anchor})
+        made = _shape(parent, "text", style, x=x, y=y)
+        if middle:
+            made.set("text-anchor", "middle")
         made.text = _clean(text)
         return made
+
+    def _rule(self, y: float, style: str = "rule") -> None:
+        _shape(self.below, "line", style, x1=0, x2=_WIDTH, y1=y, y2=y)
 
     def _label(self, at: float, y: float, text: str, style: str, room: float | None = None) -> None:
         """A label that a zoom moves. ``room``: hidden until a zoom has made its bar this wide."""
         x = self.x(at)
-        group = ET.SubElement(
-            self.labels,
-            "g",
-            {"class": "zm", "data-x": f"{x:g}", "data-y": f"{y:g}", "transform": f"translate({x:g} {y:g})"},
-        )
-        group.set("aria-hidden", "true")
+        place = {"data-x": f"{x:g}", "data-y": f"{y:g}", "transform": f"translate({x:g} {y:g})"}
+        group = ET.SubElement(self.labels, "g", {"class": "zm", **place, "aria-hidden": "true"})
         if room is not None:
             group.set("data-room", f"{room:g}")
             if room < 7 * len(text) + 4:
@@ -113,8 +108,7 @@ class _Lanes(_Drawing):
         name = self._text(self.root, 4, top + 20, _shortened(lane.name), "lane")
         if len(lane.name) > _NAME:
             ET.SubElement(name, "title").text = _clean(lane.name)
-        rule = {"x1": "0", "x2": f"{_WIDTH}", "y1": f"{top + _LANE:g}", "y2": f"{top + _LANE:g}", "class": "rule"}
-        ET.SubElement(self.below, "line", rule)
+        self._rule(top + _LANE)
         for bar in lane.bars:
             self._bar(bar, top)
         for tick in lane.ticks:
@@ -123,21 +117,13 @@ class _Lanes(_Drawing):
     def _bar(self, bar: Bar, top: float) -> None:
         x, width = self.x(bar.start), max(self.x(bar.end) - self.x(bar.start), 1.5)
         parent = self._linked(bar.anchor, bar.title, keyed=bar.style in ("driver", "broken"))
-        box = {
-            "x": f"{x:g}",
-            "y": f"{top + 5:g}",
-            "width": f"{width:g}",
-            "height": f"{_LANE - 10}",
-            "class": f"bar {bar.style}",
-        }
-        ET.SubElement(ET.SubElement(parent, "rect", box), "title").text = _clean(bar.title)
+        _shape(parent, "rect", f"bar {bar.style}", bar.title, x=x, y=top + 5, width=width, height=_LANE - 10)
         self._label(bar.start, top + 20, bar.label, "on", width)
 
     def _tick(self, tick: Tick, top: float) -> None:
         x = self.x(tick.at)
         parent = self._linked(tick.anchor, tick.title)
-        line = {"x1": f"{x:g}", "x2": f"{x:g}", "y1": f"{top + 6:g}", "y2": f"{top + _LANE - 6:g}", "class": "mark"}
-        ET.SubElement(ET.SubElement(parent, "line", line), "title").text = _clean(tick.title)
+        _shape(parent, "line", "mark", tick.title, x1=x, x2=x, y1=top + 6, y2=top + _LANE - 6)
         if tick.label:
             self._label(tick.at, top + 20, tick.label, "on")
 
@@ -152,15 +138,11 @@ class _Lanes(_Drawing):
             f"fault {window.number}, {window.title}: {window.state}; {armed}fired at {fired:.3f} s, healed: {healed_at}"
         )
         style = "window hit" if window.hit else "window missed"
-        box = {"x": f"{x:g}", "y": "4", "width": f"{width:g}", "height": f"{bottom - 4:g}", "class": style}
         parent = self._linked(f"fault-{window.number}", title, keyed=True, below=True)
-        ET.SubElement(ET.SubElement(parent, "rect", box), "title").text = _clean(title)
+        _shape(parent, "rect", style, title, x=x, y=4, width=width, height=bottom - 4)
         for at in (fired, window.settled, window.healed):
             if at is not None:
-                place = f"{self.x(at):g}"
-                ET.SubElement(
-                    self.below, "line", {"x1": place, "x2": place, "y1": "4", "y2": f"{bottom:g}", "class": style}
-                )
+                _shape(self.below, "line", style, x1=self.x(at), x2=self.x(at), y1=4, y2=bottom)
         text = f"F{window.number} {window.state}"
         if x >= free:
             self._label(fired, 22, text, "fault")
@@ -180,13 +162,10 @@ class _Plotted(_Drawing):
     def __init__(self, plot: Plot, timeline: Timeline) -> None:
         super().__init__(timeline, _PLOT, f"{plot.title}. {plot.summary()}")
         self._top = max(plot.top, 1e-9)
-        ET.SubElement(
-            self.below, "line", {"x1": "0", "x2": f"{_WIDTH}", "y1": f"{_PLOT}", "y2": f"{_PLOT}", "class": "rule"}
-        )
-        ET.SubElement(self.below, "line", {"x1": "0", "x2": f"{_WIDTH}", "y1": "10", "y2": "10", "class": "rule faint"})
-        end = {"text-anchor": "end"}
+        self._rule(_PLOT)
+        self._rule(10, "rule faint")
         for y, text in ((14, f"{plot.top:,.4g} {plot.unit}"), (_PLOT, "0")):
-            self._text(self.root, _LEFT - 8, y, text, "scale").attrib.update(end)
+            self._text(self.root, _LEFT - 8, y, text, "scale").set("text-anchor", "end")
         for series in plot.series:
             if plot.kind == "steps":
                 self._steps(series.points, series.style)
@@ -195,11 +174,7 @@ class _Plotted(_Drawing):
                     self._bar(at, value, series.name, plot, series.style)
         y = 34
         for series in plot.series if len(plot.series) > 1 else ():
-            ET.SubElement(
-                self.root,
-                "rect",
-                {"x": "12", "y": f"{y - 10}", "width": "14", "height": "10", "class": f"data {series.style}"},
-            )
+            _shape(self.root, "rect", f"data {series.style}", x=12, y=y - 10, width=14, height=10)
             self._text(self.root, 32, y, series.name, "scale")
             y += 18
 
@@ -207,15 +182,11 @@ class _Plotted(_Drawing):
         return round(_PLOT - (_PLOT - 10) * value / self._top, 2)
 
     def _bar(self, at: float, value: float, name: str, plot: Plot, style: str) -> None:
-        width = plot.width_s * self._per_s
-        box = {"y": f"{self.y(value):g}", "height": f"{_PLOT - self.y(value):g}", "class": f"data {style}"}
-        if width:
-            half = width / 2
-            box |= {"x": f"{self.x(at) + (half if style == 'two' else 0):g}", "width": f"{max(half * 0.9, 1):g}"}
-        else:
-            box |= {"x": f"{self.x(at) - 1.5:g}", "width": "3"}
+        half = plot.width_s * self._per_s / 2
+        x, width = (self.x(at) + (half if style == "two" else 0), max(half * 0.9, 1)) if half else (self.x(at) - 1.5, 3)
         title = f"{name}: {value:,.4g} {plot.unit} at {at:.1f} s"
-        ET.SubElement(ET.SubElement(self.shapes, "rect", box), "title").text = _clean(title)
+        height = _PLOT - self.y(value)
+        _shape(self.shapes, "rect", f"data {style}", title, y=self.y(value), height=height, x=x, width=width)
 
     def _steps(self, points: tuple[tuple[float, float], ...], style: str) -> None:
         path, before = f"M{self.x(self.timeline.start):g} {self.y(0):g}", self.y(0)
@@ -227,10 +198,17 @@ class _Plotted(_Drawing):
         ET.SubElement(self.shapes, "path", {"d": f"{path}Z", "class": f"data {style} area"})
 
 
+def _shape(parent: ET.Element, tag: str, style: str, title: str | None = None, **numbers: float) -> ET.Element:
+    made = ET.SubElement(parent, tag, {**{name: f"{number:g}" for name, number in numbers.items()}, "class": style})
+    if title is not None:
+        ET.SubElement(made, "title").text = _clean(title)
+    return made
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= _NAME else f"{text[: _NAME - 1]}\u2026"
 
 
 def _clean(text: str) -> str:
     """At most `_LONGEST` characters, without those that no XML may contain, and with control characters as escapes."""
-    return _NOT_XML.sub("\ufffd", visible(short(text, _LONGEST)))
+    return xml_text.legal(visible(short(text, _LONGEST)))

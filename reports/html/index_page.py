@@ -11,7 +11,7 @@ from typing import Any
 
 from onceproof.reports.brief import brief
 from onceproof.reports.comparison import faults_of
-from onceproof.reports.html.findings import FindingView, views
+from onceproof.reports.html.findings import views
 from onceproof.reports.html.limits import Limits, Some, some
 from onceproof.reports.html.page import render_capped
 from onceproof.reports.html.run_page import SYMBOLS, claims
@@ -35,36 +35,6 @@ class _Size:
 _SIZES = (_Size(500, 500, 1_000), _Size(500, 100, 500), _Size(500, 20, 250), _Size(500, 0, 100), _Size(100, 0, 50))
 
 
-@dataclass(frozen=True)
-class Row:
-    anchor: str | None
-    """The id of its section, if it has one."""
-    result: ScenarioResult
-    symbol: str
-    word: str
-    why: str
-    broken: Some[tuple[str, int]]
-    hits: str
-    passed: bool
-
-
-@dataclass(frozen=True)
-class Section:
-    anchor: str
-    result: ScenarioResult
-    symbol: str
-    word: str
-    reasons: Some[str]
-    claimed: Some[str]
-    faults: Some[tuple[str, str]]
-    """(its name, whether it hit)"""
-    findings: Some[FindingView]
-    """With one witness each."""
-    notes: tuple[str, ...]
-    command: str | None
-    """Writes and opens the page of the run."""
-
-
 def results(directories: list[Path]) -> tuple[RunSet, dict[Path, tuple[str, ...]]]:
     """What `page` takes. Only ``run.json`` and ``verdict.json`` of each run are read, as far as they can be."""
     found = [brief(path) for path in directories]
@@ -85,16 +55,13 @@ def _values(runs: RunSet, notes: Mapping[Path, tuple[str, ...]], size: _Size) ->
         "outcome": runs.outcome().value,
         "symbol": SYMBOLS[runs.outcome()],
         "rows": [
-            Row(
-                anchors.get(number),
-                each,
-                SYMBOLS[each.outcome],
-                _word(each),
-                _why(each, notes),
-                _broken(each),
-                _hits(each),
-                runs.passed(each),
-            )
+            {
+                **_head(anchors.get(number), each),
+                "why": _why(each, notes),
+                "broken": some(() if each.verdict is None else each.verdict.anomalies().items(), _MOST_FINDINGS),
+                "hits": _hits(each),
+                "passed": runs.passed(each),
+            }
             for number, each in enumerate(runs.results[: size.rows])
         ],
         "total": len(runs.results),
@@ -106,21 +73,21 @@ def _values(runs: RunSet, notes: Mapping[Path, tuple[str, ...]], size: _Size) ->
     }
 
 
-def _section(anchor: str, result: ScenarioResult, notes: Mapping[Path, tuple[str, ...]]) -> Section:
+def _head(anchor: str | None, result: ScenarioResult) -> dict[str, Any]:
+    """What a run's row and its section both show. ``anchor``: the id of the section, if it has one."""
+    return {"anchor": anchor, "result": result, "symbol": SYMBOLS[result.outcome], "word": _word(result)}
+
+
+def _section(anchor: str, result: ScenarioResult, notes: Mapping[Path, tuple[str, ...]]) -> dict[str, Any]:
     verdict, run = result.verdict, result.run_dir
-    no_findings: Some[FindingView] = Some((), 0)
-    return Section(
-        anchor=anchor,
-        result=result,
-        symbol=SYMBOLS[result.outcome],
-        word=_word(result),
-        reasons=some(() if verdict is None else verdict.reasons, 5),
-        claimed=some(() if verdict is None else claims(verdict.claim), _LIMITS.items),
-        faults=some(faults_of(verdict).items(), _LIMITS.items),
-        findings=no_findings if verdict is None or run is None else views(verdict, (), run, _LIMITS),
-        notes=_notes(result, notes),
-        command=None if run is None else f"onceproof report {shlex.quote(str(run))} --open",
-    )
+    return _head(anchor, result) | {
+        "reasons": some(() if verdict is None else verdict.reasons, 5),
+        "claimed": some(() if verdict is None else claims(verdict.claim), _LIMITS.items),
+        "faults": some(faults_of(verdict).items(), _LIMITS.items),
+        "findings": Some((), 0) if verdict is None or run is None else views(verdict, (), run, _LIMITS),
+        "notes": _notes(result, notes),
+        "command": None if run is None else f"onceproof report {shlex.quote(str(run))} --open",
+    }
 
 
 def _notes(result: ScenarioResult, notes: Mapping[Path, tuple[str, ...]]) -> tuple[str, ...]:
@@ -139,10 +106,6 @@ def _why(result: ScenarioResult, notes: Mapping[Path, tuple[str, ...]]) -> str:
     if result.verdict is not None and result.verdict.reasons:
         return result.verdict.reasons[0]
     return "; ".join(_notes(result, notes)) or "no verdict"
-
-
-def _broken(result: ScenarioResult) -> Some[tuple[str, int]]:
-    return some(() if result.verdict is None else result.verdict.anomalies().items(), _MOST_FINDINGS)
 
 
 def _hits(result: ScenarioResult) -> str:

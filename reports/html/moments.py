@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,10 @@ def moments(events: Iterable[Event], logs: Collection[str] = ()) -> tuple[Moment
     """All events with a row, in the order of time. ``logs``: the names of the run's logs."""
     found, start = [], 0
     for number, event in enumerate(events):
-        family = event.kind.partition(".")[0]
-        describe = _WORDS.get(event.kind) or _FAMILIES.get(family)
         if event.kind == "job.started":
             start = number_of(event, "start") or 0
-        if describe is not None:
-            lane, what = describe(event)
+        if (described := _described(event)) is not None:
+            lane, what = described
             log = next((name for name in _logs_of(event, start) if name in logs), None)
             found.append(Moment(f"e{number}", event.at, event.kind, lane, short(what, _MOST_TEXT), log))
     return tuple(sorted(found, key=lambda one: one.at))
@@ -76,167 +74,85 @@ def _logs_of(event: Event, start: int) -> Iterator[str]:
         yield f"driver-{start if number is None else number}.log"
 
 
-def _phase(event: Event) -> Described:
-    why = text_of(event, "why")
-    return HARNESS, f"phase {text_of(event, 'name')}{f': {why}' if why else ''}"
-
-
-def _stack(event: Event) -> Described:
-    service = text_of(event, "service")
-    return service, f"{service} {'is ready' if event.kind == 'stack.ready' else 'is being started'}"
-
-
-def _shared(event: Event) -> Described:
-    return HARNESS, f"the services run already, and served {number_of(event, 'served_before') or 0} executions before"
-
-
-def _cleaned(event: Event) -> Described:
-    return HARNESS, "the services were cleaned for the next execution, and nothing of this one is left"
-
-
-def _used_up(event: Event) -> Described:
-    what = "cannot be used again" if event.kind == "stack.used-up" else "were replaced"
-    return HARNESS, f"the services {what}: {text_of(event, 'reason')}"
-
-
-def _fault(event: Event) -> Described:
-    batch, point, query = number_of(event, "batch"), text_of(event, "point"), text_of(event, "query")
-    where = ", ".join(
-        part for part in (f"batch {batch}" if batch is not None else "", f"query {query}" if query else "") if part
-    )
-    number = (number_of(event, "index") or 0) + 1
-    name = f"fault {number}, {text_of(event, 'fault')} {text_of(event, 'target')}"
-    at = f" at {point}" if point else ""
-    state = event.kind.partition(".")[2]
-    return fault_lane(event), f"{name}: {state}{at}{f' ({where})' if where else ''}"
-
-
 def fault_lane(event: Event) -> str:
     return text_of(event, "target")
-
-
-def _broker(event: Event) -> Described:
-    how = text_of(event, "how")
-    state = f"is {how or 'away'}" if event.kind == "broker.away" else "is back"
-    return broker_lane(event), f"broker {number_of(event, 'broker')} {state}"
 
 
 def broker_lane(event: Event) -> str:
     return f"kafka broker {number_of(event, 'broker')}"
 
 
-def _started(event: Event) -> Described:
-    return DRIVER, f"driver start {number_of(event, 'start')} begins"
+def _described(event: Event) -> Described | None:
+    """The lane of an event and a sentence about it; None for an event without a row."""
+    family, _, state = event.kind.partition(".")
+    start, batch, records = (number_of(event, name) for name in ("start", "batch", "records"))
+    service, query, why = (text_of(event, name) for name in ("service", "query", "why"))
+    because = f": {why}" if why else ""
+    match event.kind:
+        case "phase":
+            return HARNESS, f"phase {text_of(event, 'name')}{because}"
+        case "stack.starting" | "stack.ready":
+            return service, f"{service} {'is ready' if state == 'ready' else 'is being started'}"
+        case "stack.shared":
+            served = number_of(event, "served_before") or 0
+            return HARNESS, f"the services run already, and served {served} executions before"
+        case "stack.cleaned":
+            return HARNESS, "the services were cleaned for the next execution, and nothing of this one is left"
+        case "stack.used-up" | "stack.replaced":
+            what = "cannot be used again" if state == "used-up" else "were replaced"
+            return HARNESS, f"the services {what}: {text_of(event, 'reason')}"
+        case "job.started":
+            return DRIVER, f"driver start {start} begins"
+        case "job.exited":
+            killed = " (ended by the harness)" if event.data.get("killed") is True else ""
+            return DRIVER, f"driver start {start} exits with code {number_of(event, 'code')}{killed}"
+        case "job.kill":
+            return DRIVER, f"driver start {start} is being killed"
+        case "job.terminate":
+            return DRIVER, f"driver start {start} is asked to end (SIGTERM)"
+        case "driver.jvm":
+            how = {"kept": "uses the JVM of the start before it", "direct": "gets a new JVM, without Spark's scripts"}
+            words = how.get(text_of(event, "how"), "gets a new JVM from Spark's scripts")
+            return DRIVER, f"driver start {start} {words}{because}"
+        case "broker.away" | "broker.back":
+            where = f"is {text_of(event, 'how') or 'away'}" if state == "away" else "is back"
+            return broker_lane(event), f"broker {number_of(event, 'broker')} {where}"
+        case "feed.chunk":
+            chunk = f"chunk {number_of(event, 'chunk')} of {number_of(event, 'of')}"
+            return INPUT, f"{chunk} fed to {text_of(event, 'topic')}: {times(records or 0, 'record')}"
+        case "batch.planned" | "batch.committed":
+            size = f" with {times(records, 'record')}" if records is not None else ""
+            return f"batches {query}", f"batch {batch} of {query} {state} in the checkpoint{size}"
+        case "point":
+            return f"batches {query}", f"batch {batch} reaches {text_of(event, 'point')}"
+        case "warning" | "bypass":
+            return HARNESS, text_of(event, "message")
+        case "harness.proxy-recreated":
+            return PROXY, f"proxy {text_of(event, 'proxy')} made again: {why}"
+    if family == "frame" and state in _FRAME_STATES:
+        what = ", ".join(filter(None, [text_of(event, "frame"), text_of(event, "action"), why]))
+        return PROXY, f"request {state}{f' to {service}' if service else ''}{f': {what}' if what else ''}"
+    if family == "consumers" and state in _CONSUMER_STATES:
+        message = number_of(event, "message")
+        return CONSUMERS, f"{text_of(event, 'consumer')}: {state}{f', message {message}' if message else ''}"
+    if family == "fault":
+        return fault_lane(event), _fault(event, state)
+    if family == "driver":
+        return DRIVER, f"driver start {start} {state}"
+    return ("sink", f"sink {text_of(event, 'sink')}: {state}, batch {batch}") if family == "sink" else None
 
 
-def _exited(event: Event) -> Described:
-    killed = " (ended by the harness)" if event.data.get("killed") is True else ""
-    return DRIVER, f"driver start {number_of(event, 'start')} exits with code {number_of(event, 'code')}{killed}"
+_FRAME_STATES = ("stopped", "abandoned", "answered", "delivered", "released", "undeliverable")
+_CONSUMER_STATES = ("crash", "cut", "end", "refuse", "lost", "return", "fenced", "lapse", "start")
 
 
-def _jvm(event: Event) -> Described:
-    how = {"kept": "uses the JVM of the start before it", "direct": "gets a new JVM, without Spark's scripts"}
-    words = how.get(text_of(event, "how"), "gets a new JVM from Spark's scripts")
-    why = text_of(event, "why")
-    return DRIVER, f"driver start {number_of(event, 'start')} {words}{f': {why}' if why else ''}"
-
-
-def _killing(event: Event) -> Described:
-    return DRIVER, f"driver start {number_of(event, 'start')} is being killed"
-
-
-def _asking(event: Event) -> Described:
-    return DRIVER, f"driver start {number_of(event, 'start')} is asked to end (SIGTERM)"
-
-
-def _driver(event: Event) -> Described:
-    return DRIVER, f"driver start {number_of(event, 'start')} {event.kind.partition('.')[2]}"
-
-
-def _chunk(event: Event) -> Described:
-    records = times(number_of(event, "records") or 0, "record")
-    of = f"chunk {number_of(event, 'chunk')} of {number_of(event, 'of')}"
-    return INPUT, f"{of} fed to {text_of(event, 'topic')}: {records}"
-
-
-def _batch(event: Event) -> Described:
-    query, state = text_of(event, "query"), event.kind.partition(".")[2]
-    records = number_of(event, "records")
-    size = f" with {times(records, 'record')}" if records is not None else ""
-    return f"batches {query}", f"batch {number_of(event, 'batch')} of {query} {state} in the checkpoint{size}"
-
-
-def _point(event: Event) -> Described:
-    return f"batches {text_of(event, 'query')}", f"batch {number_of(event, 'batch')} reaches {text_of(event, 'point')}"
-
-
-def _sink(event: Event) -> Described:
-    return "sink", f"sink {text_of(event, 'sink')}: {event.kind.partition('.')[2]}, batch {number_of(event, 'batch')}"
-
-
-def _frame(event: Event) -> Described:
-    what = [text_of(event, name) for name in ("frame", "action", "why")]
-    service = text_of(event, "service")
-    state = event.kind.partition(".")[2]
-    return (
-        PROXY,
-        f"request {state}{f' to {service}' if service else ''}{': ' if any(what) else ''}{', '.join(filter(None, what))}",
+def _fault(event: Event, state: str) -> str:
+    batch, point, query = number_of(event, "batch"), text_of(event, "point"), text_of(event, "query")
+    where = ", ".join(
+        part for part in (f"batch {batch}" if batch is not None else "", f"query {query}" if query else "") if part
     )
-
-
-def _message(event: Event) -> Described:
-    return HARNESS, text_of(event, "message")
-
-
-def _recreated(event: Event) -> Described:
-    return PROXY, f"proxy {text_of(event, 'proxy')} made again: {text_of(event, 'why')}"
-
-
-def _consumer(event: Event) -> Described:
-    message = number_of(event, "message")
-    about = f", message {message}" if message else ""
-    return CONSUMERS, f"{text_of(event, 'consumer')}: {event.kind.partition('.')[2]}{about}"
-
-
-_WORDS: dict[str, Callable[[Event], Described]] = {
-    "phase": _phase,
-    "stack.starting": _stack,
-    "stack.ready": _stack,
-    "stack.shared": _shared,
-    "stack.cleaned": _cleaned,
-    "stack.used-up": _used_up,
-    "stack.replaced": _used_up,
-    "job.started": _started,
-    "job.exited": _exited,
-    "job.kill": _killing,
-    "job.terminate": _asking,
-    "driver.jvm": _jvm,
-    "broker.away": _broker,
-    "broker.back": _broker,
-    "feed.chunk": _chunk,
-    "batch.planned": _batch,
-    "batch.committed": _batch,
-    "point": _point,
-    "warning": _message,
-    "bypass": _message,
-    "harness.proxy-recreated": _recreated,
-    "frame.stopped": _frame,
-    "frame.abandoned": _frame,
-    "frame.answered": _frame,
-    "frame.delivered": _frame,
-    "frame.released": _frame,
-    "frame.undeliverable": _frame,
-    "consumers.crash": _consumer,
-    "consumers.cut": _consumer,
-    "consumers.end": _consumer,
-    "consumers.refuse": _consumer,
-    "consumers.lost": _consumer,
-    "consumers.return": _consumer,
-    "consumers.fenced": _consumer,
-    "consumers.lapse": _consumer,
-    "consumers.start": _consumer,
-}
-_FAMILIES: dict[str, Callable[[Event], Described]] = {"fault": _fault, "driver": _driver, "sink": _sink}
+    name = f"fault {(number_of(event, 'index') or 0) + 1}, {text_of(event, 'fault')} {fault_lane(event)}"
+    return f"{name}: {state}{f' at {point}' if point else ''}{f' ({where})' if where else ''}"
 
 
 def text_of(event: Event, name: str) -> str:

@@ -13,9 +13,10 @@ from markupsafe import Markup
 from onceproof.base.errors import HistoryError
 from onceproof.base.words import times
 from onceproof.history.run_record import BuiltComponent
-from onceproof.judge.findings import BatchReport, FaultReport, Outcome, StatedClaim, Verdict
+from onceproof.judge.findings import BatchReport, Outcome, StatedClaim, Verdict
 from onceproof.kinds.contract import has_picture
 from onceproof.reports import commands, fixes, tiers
+from onceproof.reports.comparison import name_of
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
 from onceproof.reports.html.limits import SIZES, Limits, Some, some
@@ -86,9 +87,9 @@ def _values(run: StoredRun, found: tuple[Moment, ...], flow: dict[str, Any] | No
     excerpts = run.excerpts.chosen(listed, limits)
     kept = {index for index, _ in excerpts.shown}
     return {
-        "title": f"{_name(run)}: {_word(run)}",
-        "name": _name(run),
-        "word": _word(run),
+        "title": f"{run.name}: {run.word}",
+        "name": run.name,
+        "word": run.word,
         "outcome": "none" if run.verdict is None else verdict.outcome.value,
         "symbol": "?" if run.verdict is None else SYMBOLS[verdict.outcome],
         "limits": limits,
@@ -134,14 +135,6 @@ def claims(claim: StatedClaim) -> Iterator[str]:
     for output, promises in claim.each():
         text = ", ".join(f"{name} {level}" for name, level in promises.items()) or "nothing"
         yield f"{output}: {text}" if output else text
-
-
-def _name(run: StoredRun) -> str:
-    return run.verdict.scenario if run.verdict is not None else run.record.scenario.name or run.path.name
-
-
-def _word(run: StoredRun) -> str:
-    return "no verdict" if run.verdict is None else run.verdict.word
 
 
 def _lead(run: StoredRun) -> str:
@@ -194,21 +187,10 @@ def _command(label: str, command: str) -> Step:
 def _faults(verdict: Verdict, line: Timeline | None) -> Iterator[FaultRow]:
     windows = {} if line is None else {window.number: window for window in line.windows}
     for number, fault in enumerate(verdict.faults, 1):
-        yield FaultRow(number, _title(fault), _state(fault), windows.get(number), fault.evidence)
+        title = f"{name_of(fault)}{f' of {fault.query}' if fault.query else ''}"
+        yield FaultRow(number, title, fault.state, windows.get(number), fault.evidence)
     if not verdict.faults:
         yield from (FaultRow(number, window.title, window.state, window, ()) for number, window in windows.items())
-
-
-def _title(fault: FaultReport) -> str:
-    batch = "" if fault.batch is None else f", batch {fault.batch}"
-    point = "" if fault.point is None else f" at {fault.point}"
-    return f"{fault.fault} {fault.target}{batch}{point}{f' of {fault.query}' if fault.query else ''}"
-
-
-def _state(fault: FaultReport) -> str:
-    if fault.hit:
-        return "hit"
-    return "fired, not hit" if fault.fired else "armed, never fired" if fault.armed else "never armed"
 
 
 def _batches(verdict: Verdict) -> Iterator[tuple[BatchReport, str, str]]:

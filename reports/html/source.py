@@ -5,11 +5,13 @@ Whatever cannot be read becomes a note on the page: a report of an interrupted o
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import duckdb
 
@@ -23,8 +25,11 @@ from onceproof.history.version import JUDGE_THERE, other_version
 from onceproof.judge import shown_rows
 from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.judge.shown_rows import ShownRows
+from onceproof.reports.brief import Brief
 from onceproof.reports.html import excerpts
 from onceproof.reports.html.excerpts import Excerpts
+
+T = TypeVar("T")
 
 LOGS = "logs"
 #: Lines of ``events.jsonl`` that are read, and characters of one line: a foreign file may have any size.
@@ -61,12 +66,9 @@ class SinkCommit:
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class StoredRun(Brief):
     """What could be read of a run."""
 
-    path: Path
-    record: RunRecord
-    verdict: Verdict | None
     events: tuple[Event, ...] = ()
     batches: tuple[Batch, ...] = ()
     commits: tuple[SinkCommit, ...] = ()
@@ -74,8 +76,6 @@ class StoredRun:
     logs: tuple[str, ...] = ()
     """Names of the files in ``logs/``."""
     excerpts: Excerpts = field(default_factory=Excerpts)
-    notes: tuple[str, ...] = ()
-    """What could not be read, and why."""
 
 
 @dataclass
@@ -85,6 +85,14 @@ class _Reading:
 
     def note(self, what: str, why: object) -> None:
         self.notes.append(f"{what}: {why}".replace(f"{self.path}/", ""))
+
+    def read(self, file: str, from_run: Callable[[Path], T], none: T) -> T:
+        """What is in a file of the run; ``none`` and a note if it cannot be read."""
+        try:
+            return from_run(self.path)
+        except (OSError, ValueError, RecursionError) as error:
+            self.note(file, f"it cannot be read: {_first_line(error)}")
+            return none
 
 
 def read(run_dir: Path) -> StoredRun:
@@ -100,9 +108,9 @@ def read(run_dir: Path) -> StoredRun:
         events=tuple(_events(reading)),
         batches=batches,
         commits=commits,
-        rows=_rows(reading),
+        rows=reading.read(shown_rows.FILE, shown_rows.read, ()),
         logs=_logs(reading),
-        excerpts=_excerpts(reading),
+        excerpts=reading.read(excerpts.FILE, excerpts.read, Excerpts()),
         notes=tuple(reading.notes),
     )
 
@@ -124,23 +132,11 @@ def _record(reading: _Reading) -> RunRecord:
 
 
 def _verdict(reading: _Reading) -> Verdict | None:
-    try:
-        return Verdict.from_json(reading.path / VERDICT_FILE)
-    except FileNotFoundError:
-        reading.note(
-            VERDICT_FILE, f"there is none: the run was never judged. To judge it: onceproof check {reading.path}"
-        )
-    except (OSError, ValueError, RecursionError) as error:
-        reading.note(VERDICT_FILE, f"it cannot be read: {_first_line(error)}")
-    return None
-
-
-def _rows(reading: _Reading) -> tuple[ShownRows, ...]:
-    try:
-        return shown_rows.read(reading.path)
-    except (OSError, ValueError, RecursionError) as error:
-        reading.note(shown_rows.FILE, f"it cannot be read: {_first_line(error)}")
-        return ()
+    if not os.path.lexists(reading.path / VERDICT_FILE):
+        why = f"there is none: the run was never judged. To judge it: onceproof check {reading.path}"
+        reading.note(VERDICT_FILE, why)
+        return None
+    return reading.read(VERDICT_FILE, lambda path: Verdict.from_json(path / VERDICT_FILE), None)
 
 
 def _events(reading: _Reading) -> Iterator[Event]:
@@ -239,14 +235,6 @@ def _logs(reading: _Reading) -> tuple[str, ...]:
     if len(names) > _MOST_LOGS:
         reading.note(LOGS, f"only the first {_MOST_LOGS} of its {len(names):,} files are linked")
     return tuple(names[:_MOST_LOGS])
-
-
-def _excerpts(reading: _Reading) -> Excerpts:
-    try:
-        return excerpts.read(reading.path)
-    except (OSError, ValueError, RecursionError) as error:
-        reading.note(excerpts.FILE, f"it cannot be read: {_first_line(error)}")
-        return Excerpts()
 
 
 def _first_line(error: object) -> str:

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from onceproof.base.timeline import Event
 from onceproof.base.words import times
-from onceproof.judge.findings import BatchReport
+from onceproof.judge.findings import BatchReport, state
 from onceproof.reports.html.limits import Limits, some, spread
 from onceproof.reports.html.moments import DRIVER, INPUT, Moment, broker_lane, fault_lane, number_of, text_of
 from onceproof.reports.html.source import Batch, StoredRun
@@ -60,19 +61,10 @@ class Window:
     settled: float | None
     healed: float | None
     hit: bool
-    anchor: str | None = None
 
     @property
     def state(self) -> str:
-        if self.hit:
-            return "hit"
-        return (
-            "fired, not hit"
-            if self.fired is not None
-            else "armed, never fired"
-            if self.armed is not None
-            else "never armed"
-        )
+        return state(armed=self.armed is not None, fired=self.fired is not None, hit=self.hit)
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,7 @@ def timeline(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Timel
     first, last = min(at), max(max(at), max((one.at for one in found), default=0.0))
     margin = max((last - first) * 0.02, 0.1)
     start, end = max(first - margin, 0.0), last + margin
-    windows = tuple(_windows(run, found, limits))
+    windows = tuple(_windows(run, limits))
     drawn = _drawn(batches, limits)
     anchors = {(one.kind, one.what.rpartition(" with ")[0] or one.what): one.anchor for one in found}
     lanes = [
@@ -189,18 +181,7 @@ def batches_of(run: StoredRun) -> tuple[Batch, ...]:
             committed[key] = event.at
             records[key] = number_of(event, "records")
     if run.batches:
-        return tuple(
-            Batch(
-                b.query,
-                b.number,
-                b.planned_at,
-                b.planned_by,
-                b.committed_at,
-                b.committed_by,
-                records.get((b.query, b.number)),
-            )
-            for b in run.batches
-        )
+        return tuple(replace(batch, records=records.get((batch.query, batch.number))) for batch in run.batches)
     keys = sorted(planned.keys() | committed.keys())
     return tuple(Batch(*key, planned.get(key), None, committed.get(key), None, records.get(key)) for key in keys)
 
@@ -327,33 +308,26 @@ def _services(run: StoredRun, windows: tuple[Window, ...], start: float, end: fl
             yield Lane(service, tuple(bars))
 
 
-def _windows(run: StoredRun, found: tuple[Moment, ...], limits: Limits) -> Iterator[Window]:
-    by_number: dict[int, dict[str, float]] = {}
-    titles: dict[int, str] = {}
-    targets: dict[int, str] = {}
-    anchors: dict[int, str] = {}
-    row = {(one.kind, one.at): one.anchor for one in found}
+def _windows(run: StoredRun, limits: Limits) -> Iterator[Window]:
+    by_number: dict[int, list[Event]] = {}
     for event in run.events:
         index = number_of(event, "index")
         if event.kind.startswith("fault.") and index is not None:
-            by_number.setdefault(index, {}).setdefault(event.kind, event.at)
-            batch = number_of(event, "batch")
-            where = f", batch {batch}" if batch is not None else ""
-            targets[index] = _SERVICES.get(fault_lane(event), fault_lane(event))
-            titles[index] = f"{text_of(event, 'fault')} {fault_lane(event)}{where} at {text_of(event, 'point')}"
-            if event.kind == "fault.fired" and (event.kind, event.at) in row:
-                anchors[index] = row[event.kind, event.at]
-    for index, seen in sorted(by_number.items())[: limits.items]:
+            by_number.setdefault(index, []).append(event)
+    for index, events in sorted(by_number.items())[: limits.items]:
+        seen = {event.kind: event.at for event in reversed(events)}  # the first of each kind
+        last = events[-1]
+        batch, lane = number_of(last, "batch"), fault_lane(last)
+        where = f", batch {batch}" if batch is not None else ""
         yield Window(
             number=index + 1,
-            title=titles[index],
-            target=targets[index],
+            title=f"{text_of(last, 'fault')} {lane}{where} at {text_of(last, 'point')}",
+            target=_SERVICES.get(lane, lane),
             armed=seen.get("fault.armed"),
             fired=seen.get("fault.fired"),
             settled=seen.get("fault.hit", seen.get("fault.missed")),
             healed=seen.get("fault.healed"),
             hit="fault.hit" in seen,
-            anchor=anchors.get(index),
         )
 
 

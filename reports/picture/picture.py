@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,25 +22,11 @@ from onceproof.kinds.contract import has_picture
 from onceproof.scenario.model import InputSpec
 from onceproof.scenario.outputs import Claim, OutputSpec
 
-RowKind = Literal[
-    "publish",
-    "take",
-    "again",
-    "effect",
-    "acknowledge",
-    "crash",
-    "return",
-    "start",
-    "refuse",
-    "retry",
-    "lost",
-    "fenced",
-    "cut",
-    "fail",
-]
+_Work = Literal["effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail"]
+RowKind = Literal[_Work, "publish", "take", "again", "start", "refuse", "cut"]
 
 #: What a consumer does with a message that it has.
-_WORK = {"effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail"}
+_WORK = get_args(_Work)
 
 
 @dataclass(frozen=True)
@@ -96,7 +82,6 @@ class Picture:
     absences: tuple[tuple[int, int, int], ...]
     """Lane, first and last row of a time during which the consumer was dead."""
     results: tuple[DrawnEffect, ...]
-    late_messages: frozenset[int]
 
     def is_late(self, row: Row) -> bool:
         """Whether the row is the effect of a message that is late in the output to which this effect goes."""
@@ -249,8 +234,7 @@ def of_trace(
     holds += [Hold(lane, message, first, len(rows) - 1, False) for lane, (message, first) in since.items()]
     absences += [(lane, first, len(rows)) for lane, first in dead.items()]
     results = _results(trace, keys, order, goes_to, with_effect=with_effect)
-    late = frozenset(result.message for result in results if result.late)
-    return Picture(title, tuple(lanes), tuple(rows), tuple(holds), tuple(absences), results, late)
+    return Picture(title, tuple(lanes), tuple(rows), tuple(holds), tuple(absences), results)
 
 
 def _row(event: TraceEvent, place: Mapping[tuple[str, str], int], output: int, *, again: bool) -> Row | None:

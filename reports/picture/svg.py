@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from xml.etree import ElementTree as ET
 
 from onceproof.base.visible import visible
+from onceproof.reports import xml_text
 from onceproof.reports.picture.picture import DrawnEffect, Hold, Picture, Row
-from onceproof.reports.picture.words import in_words, message_of
+from onceproof.reports.picture.words import in_words, label_of, message_of
 
 _LEFT, _LANE, _TOP, _ROW = 52, 168, 92, 26
 _CHIP, _CHIP_HEIGHT, _GAP, _HEADING = 152, 40, 12, 30
 _NAME, _KEY = 20, 18
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -71,7 +70,7 @@ class _Drawing:
         self._box(0, self._height)
         ET.SubElement(self._svg, "title").text = _clean(self._picture.title)
         ET.SubElement(self._svg, "style").text = _STYLE
-        self._add("rect", {"class": "back", "width": "100%", "height": "100%"})
+        self._add("rect", "back", width="100%", height="100%")
         self._write(16, 28, self._picture.title, "title", most=60)
         self._names()
         self._events()
@@ -125,8 +124,7 @@ class _Drawing:
         message = message_of(self._picture, number)
         self._at = ET.SubElement(outer, "g", {"class": "event", "data-message": f"m{message}" if message else ""})
         ET.SubElement(self._at, "title").text = _clean(f"t={row.tick}: {in_words(self._picture, number)}")
-        band = {"x": "0", "y": str(self._y(number) - _ROW / 2), "width": str(self._width), "height": str(_ROW)}
-        self._add("rect", {"class": "band", **band})
+        self._add("rect", "band", x=0, y=self._y(number) - _ROW / 2, width=self._width, height=_ROW)
         yield
         self._at = self._svg
 
@@ -138,10 +136,10 @@ class _Drawing:
 
     def _hold(self, hold: Hold) -> None:
         x, top, below = self._x(hold.lane), self._y(hold.first), self._y(hold.last)
-        box = {"x": str(x - 7), "y": str(top - 6), "width": "14", "height": str(below - top + 12), "rx": "4"}
-        style = "hold bad" if hold.crashed else "hold"
-        made = self._add("rect", {"class": style, "data-message": f"m{hold.message}", **box})
-        ET.SubElement(made, "title").text = _clean(f"{self._picture.lanes[hold.lane].name} has m{hold.message}")
+        style, message = "hold bad" if hold.crashed else "hold", f"m{hold.message}"
+        height = below - top + 12
+        made = self._add("rect", style, data_message=message, x=x - 7, y=top - 6, width=14, height=height, rx=4)
+        ET.SubElement(made, "title").text = _clean(f"{self._picture.lanes[hold.lane].name} has {message}")
 
     def _row(self, number: int, row: Row) -> None:
         y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost", "fenced", "fail")
@@ -156,17 +154,8 @@ class _Drawing:
             late = self._picture.is_late(row)
             style = " bad" if bad else " ack" if row.kind == "acknowledge" else ""
             self._arrow(self._x(row.source), self._x(row.target), y, style)
-            label = {"again": f"m{row.message} again", "return": f"m{row.message} back", "acknowledge": "ack"}
-            label |= {
-                "refuse": f"m{row.message} refused",
-                "lost": "ack lost",
-                "fenced": "ack refused",
-                "fail": "fails",
-                "retry": f"m{row.message} later",
-            }
-            text = label.get(row.kind, f"m{row.message}")
             kind = "badtext label" if bad or late else "small label" if row.kind == "acknowledge" else "label"
-            self._write(self._mid(row), y - 6, text, kind, middle=True)
+            self._write(self._mid(row), y - 6, label_of(row), kind, middle=True)
 
     def _mid(self, row: Row) -> float:
         """The place of an arrow's label: near its head, because arrows to distant lanes cross others on their way."""
@@ -177,8 +166,7 @@ class _Drawing:
         way = 1 if end > start else -1
         start, end = start + 8 * way, end - 8 * way
         self._line(f"arrow{style}", start, y, end - 7 * way, y)
-        points = f"{end},{y} {end - 9 * way},{y - 5} {end - 9 * way},{y + 5}"
-        self._add("polygon", {"class": f"tip{style}", "points": points})
+        self._add("polygon", f"tip{style}", points=f"{end},{y} {end - 9 * way},{y - 5} {end - 9 * way},{y + 5}")
 
     def _results(self) -> None:
         """One list per queue, because order is promised per queue."""
@@ -194,10 +182,10 @@ class _Drawing:
 
     def _chip(self, x: float, y: float, result: DrawnEffect) -> None:
         bad = result.late or result.repeated
-        self._at = self._add("g", {"class": "result", "data-message": f"m{result.message}"})
+        self._at = self._add("g", "result", data_message=f"m{result.message}")
         remark = "  out of order" if result.late else "  again" if result.repeated else ""
-        box = {"x": str(x), "y": str(y), "width": str(_CHIP - 10), "height": str(_CHIP_HEIGHT), "rx": "6"}
-        self._add("rect", {"class": "hold bad" if bad else "hold", **box})
+        style = "hold bad" if bad else "hold"
+        self._add("rect", style, x=x, y=y, width=_CHIP - 10, height=_CHIP_HEIGHT, rx=6)
         self._write(x + 10, y + 17, f"m{result.message}{remark}", "badtext" if bad else "head")
         self._write(x + 10, y + 32, result.key, "small", most=_KEY)
         self._at = self._svg
@@ -209,20 +197,22 @@ class _Drawing:
         return _TOP + _ROW * row + _ROW / 2
 
     def _line(self, style: str, x1: float, y1: float, x2: float, y2: float) -> None:
-        self._add("line", {"class": style, "x1": str(x1), "y1": str(y1), "x2": str(x2), "y2": str(y2)})
+        self._add("line", style, x1=x1, y1=y1, x2=x2, y2=y2)
 
     def _write(self, x: float, y: float, text: str, style: str, *, most: int = 80, middle: bool = False) -> None:
         text = _clean(text)
-        anchor = {"text-anchor": "middle"} if middle else {}
-        written = self._add("text", {"class": style, "x": str(x), "y": str(y), **anchor})
+        anchor = {"text_anchor": "middle"} if middle else {}
+        written = self._add("text", style, x=x, y=y, **anchor)
         written.text = text if len(text) <= most else f"{text[: most - 1]}\u2026"
         if len(text) > most:
             ET.SubElement(written, "title").text = text
 
-    def _add(self, tag: str, attributes: dict[str, str]) -> ET.Element:
-        return ET.SubElement(self._at, tag, attributes)
+    def _add(self, tag: str, style: str, **attributes: float | str) -> ET.Element:
+        """A shape; ``_`` in the name of an attribute stands for ``-``."""
+        named = {name.replace("_", "-"): str(value) for name, value in attributes.items()}
+        return ET.SubElement(self._at, tag, {"class": style, **named})
 
 
 def _clean(text: str) -> str:
     """The text without characters that no XML document may contain, not even escaped. Control characters become visible."""
-    return _NOT_XML.sub("\ufffd", visible(text))
+    return xml_text.legal(visible(text))

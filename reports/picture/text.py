@@ -6,11 +6,17 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from onceproof.reports.picture.picture import Picture, Row
+from onceproof.reports.picture.words import label_of
 
 _WIDTH = 80
 _TICK = 6
 _LANE = 14
 _NAME = _LANE - 2
+_STROKE = {
+    **dict.fromkeys(("again", "return", "retry"), "="),
+    **dict.fromkeys(("refuse", "fail"), "~"),
+    **dict.fromkeys(("lost", "fenced", "acknowledge"), "."),
+}
 
 
 def render(picture: Picture) -> str:
@@ -52,28 +58,11 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
         return "".join(cells)
     one, other = _middle(row.source), _middle(row.target)
     way = 1 if other > one else -1
-    stroke = {
-        "again": "=",
-        "return": "=",
-        "retry": "=",
-        "refuse": "~",
-        "lost": ".",
-        "fenced": ".",
-        "fail": "~",
-        "acknowledge": ".",
-    }.get(row.kind, "-")
+    stroke = _STROKE.get(row.kind, "-")
     for place in range(one + way, other, way):
         cells[place] = stroke
     cells[other - way] = "x" if row.kind in ("lost", "fenced", "fail") else ">" if way > 0 else "<"
-    label = {"again": f" m{row.message} again ", "return": f" m{row.message} back ", "acknowledge": " ack "}
-    label |= {
-        "refuse": " refused ",
-        "lost": " ack lost ",
-        "fenced": " ack refused ",
-        "fail": " fails ",
-        "retry": f" m{row.message} later ",
-    }
-    text = label.get(row.kind, f" m{row.message} ")
+    text = " refused " if row.kind == "refuse" else f" {label_of(row)} "
     # Near the end that the message goes to: the middle of a long arrow may lie on another lane.
     centre = other - way * _LANE // 2
     _put(cells, centre - len(text) // 2, text)

@@ -48,3 +48,11 @@ def message_of(picture: Picture, number: int) -> int:
         return row.message
     ended = (hold for hold in picture.holds if hold.crashed and hold.lane == row.source and hold.last == number)
     return next((hold.message for hold in ended), 0)
+
+
+def label_of(row: Row) -> str:
+    """The label of a row's arrow."""
+    message = f"m{row.message}"
+    labels = {"again": f"{message} again", "return": f"{message} back", "retry": f"{message} later"}
+    labels |= {"refuse": f"{message} refused", "acknowledge": "ack", "lost": "ack lost", "fenced": "ack refused"}
+    return (labels | {"fail": "fails"}).get(row.kind, message)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Outcome, StatedClaim, Verdict
@@ -147,7 +148,7 @@ def test_a_cell_whose_batch_had_nothing_in_danger_is_tried_at_another_batch() ->
         (cell,) = retry_where_nothing_was_in_danger(alone, [missed], verdict)
     assert struck == [2, 3, 4], "another batch each time"
     assert cell.state is CellState.NOT_REACHED and cell.empty == (2, 3, 4)
-    assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+    assert TypeAdapter(Cell).validate_python(json.loads(json.dumps(cell.to_json()))) == cell
 
 
 @pytest.mark.parametrize("report", [fault(2, "the driver was not killed"), fault(2, "batch 2 wrote", hit=True)])

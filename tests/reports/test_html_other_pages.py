@@ -16,12 +16,13 @@ from onceproof.cli.app import app
 from onceproof.cli.output import Output
 from onceproof.cli.run import report_files
 from onceproof.history.run_record import RunRecord
-from onceproof.judge.findings import Outcome, StatedClaim, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim
 from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.cells import Cell, CellState, Shared
 from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.strongest import Strongest
+from onceproof.reports.brief import Brief
 from onceproof.reports.comparison import Kind, compare_runs
 from onceproof.reports.html import comparison_page
 from onceproof.scenario.points import Point
@@ -114,7 +115,7 @@ def test_the_page_says_what_was_claimed_what_held_and_where_the_points_are(quali
     held = Strongest("at-least-once", {"liveness": "recovers"}, {"effectively-once": ["duplicate"]}, [])
     progress = replace(PROGRESS, first="runs/first", strongest=held)
     Directory(qualification).save(progress)
-    assert qualification_page.read(qualification)[1].strongest == held
+    assert Directory.open(qualification)[1].strongest == held
     text = Parsed(qualification_page.write(qualification).read_text()).text
     assert f"Claimed delivery effectively-once rows: order {SCRIPT} Held" in text
     assert "The strongest claim that held in all runs is at-least-once, liveness recovers" in text
@@ -134,7 +135,7 @@ def test_a_damaged_claim_in_a_qualification_is_refused(qualification: Path, stro
     file = qualification / "qualification.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "strongest": strongest}))
     with pytest.raises(UsageError, match=r"qualification\.json is damaged"):
-        qualification_page.read(qualification)
+        Directory.open(qualification)
 
 
 def test_a_qualification_that_is_a_link_is_refused(qualification: Path, tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_a_cell_that_leads_out_of_the_qualification_has_no_command(
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", listening)
-    text = qualification_page.page(*qualification_page.read(qualification))
+    text = qualification_page.page(*Directory.open(qualification))
     assert "onceproof run" not in text
     assert "duplicate" in text, "the rest of the cell is shown"
     assert not [path for path in asked if path.name in ("outside.yaml", "linked.yaml")]
@@ -185,7 +186,7 @@ def test_two_runs_are_compared_by_finding() -> None:
     record = RunRecord.model_validate({"scenario": {"name": "job"}, "seed": 7, "versions": {"kafka": "4.0"}})
     other = RunRecord.model_validate({"scenario": {"name": "job"}, "seed": 8, "versions": {"kafka": "4.1"}})
     more = replace(VIOLATED, findings=(replace(DUPLICATE, total=7000), replace(DUPLICATE, output="copies")))
-    old, new = (Path("/runs/1"), record, VIOLATED), (Path("/runs/2"), other, more)
+    old, new = Brief(Path("/runs/1"), record, VIOLATED), Brief(Path("/runs/2"), other, more)
     done = compare_runs(old, new)
     assert done.statement == "violated as before; findings: 1 new, 1 changed (2 worse)"
     findings = {row.name: row for row in done.sections[0].rows}
@@ -200,28 +201,28 @@ def test_two_runs_are_compared_by_finding() -> None:
         assert part in page
     assert json.loads(json.dumps(done.to_json()))["sections"]["findings"][0]["kind"] == "changed"
     assert done.to_json()["sections"]["findings"][0]["trend"] == "worse"
-    gone = compare_runs(old, (Path("/runs/3"), record, HELD))
+    gone = compare_runs(old, Brief(Path("/runs/3"), record, HELD))
     assert gone.statement == "violated before, held now; findings: 1 gone (1 better)"
     assert compare_runs(old, old).statement == "violated as before; the findings are the same"
-    nothing = (Path("/runs/5"), record, HELD)
+    nothing = Brief(Path("/runs/5"), record, HELD)
     assert compare_runs(nothing, nothing).statement == "held as before; no findings in either"
-    unjudged = compare_runs(old, (Path("/runs/6"), record, None)).sections[0].rows
+    unjudged = compare_runs(old, Brief(Path("/runs/6"), record, None)).sections[0].rows
     assert [(row.kind, row.trend) for row in unjudged] == [(Kind.GONE, "")], (
         "nothing is known of a run without a verdict"
     )
     allowed = replace(VIOLATED, findings=(replace(DUPLICATE, allowed="at-least-once allows it"),))
-    (better,) = compare_runs(old, (Path("/runs/7"), record, allowed)).sections[0].rows
+    (better,) = compare_runs(old, Brief(Path("/runs/7"), record, allowed)).sections[0].rows
     assert better.trend == "better", "the same rows, and the claim allows them"
-    faults = compare_runs(old, (Path("/runs/4"), record, INCONCLUSIVE)).sections[1]
+    faults = compare_runs(old, Brief(Path("/runs/4"), record, INCONCLUSIVE)).sections[1]
     assert [(row.old, row.new, row.trend) for row in faults.rows] == [("hit", "not hit", "worse")]
 
 
 def test_runs_on_an_external_stack_have_the_same_faults_whatever_their_names_begin_with() -> None:
-    def run(prefix: str, topic: str) -> tuple[Path, RunRecord, Verdict]:
+    def run(prefix: str, topic: str) -> Brief:
         chaos = [{"fault": "partition", "topic": f"{prefix}{topic}"}]
         stack = {"provider": "external", "prefix": prefix}
         record = RunRecord.model_validate({"scenario": {"name": "job", "chaos": chaos, "stack": stack}})
-        return Path("/runs/1"), record, HELD
+        return Brief(Path("/runs/1"), record, HELD)
 
     assert compare_runs(run("onceproof-a-1.", "in"), run("onceproof-a-2.", "in")).cautions == ()
     other = compare_runs(run("onceproof-a-1.", "in"), run("onceproof-a-2.", "out"))

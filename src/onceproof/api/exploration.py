@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -13,12 +12,12 @@ from onceproof.base.errors import UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.version import __version__
 from onceproof.explore import sources
-from onceproof.explore.exploration import Directory, Plan, State
+from onceproof.explore.exploration import Directory, Plan
 from onceproof.explore.result import Exploration
 from onceproof.explore.session import Listener, Session
 from onceproof.history.run_directory import private_files
-from onceproof.kinds.contract import kind_of
 from onceproof.qualify.directory import digest_of
+from onceproof.qualify.session import check_has_batches
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 from onceproof.warm.tier import unavailable
 
@@ -67,17 +66,8 @@ class Wanted:
         return cls(given[0] if given else "singles", random or 0, seed, rows, tier)
 
 
-class Silent:
-    """A `onceproof.explore.session.Listener` that does nothing."""
-
-    def begins(self, what: str) -> None:
-        return
-
-    def counts(self, done: int, of: int, states: Counter[State]) -> None:
-        return
-
-    def print(self, line: str) -> None:
-        return
+class Silent(Listener):
+    """Ignores everything."""
 
 
 def explore(
@@ -119,7 +109,8 @@ def explore(
 def _begun(scenario: str | Path | None, wanted: Wanted, runs_dir: Path) -> tuple[LoadedScenario, Directory, Plan]:
     assert scenario is not None
     path = find(scenario)
-    loaded = _checked(load_file(path))
+    loaded = load_file(path)
+    check_has_batches(loaded.scenario)
     why_not = "--tier real" if wanted.tier == "real" else unavailable(loaded.scenario)
     plan = Plan(
         scenario=loaded.scenario.name,
@@ -144,7 +135,8 @@ def _begun(scenario: str | Path | None, wanted: Wanted, runs_dir: Path) -> tuple
 def _resumed(path: Path) -> tuple[LoadedScenario, Directory, Plan]:
     directory, plan = Directory.open(path)
     original = Path(plan.scenario_path)
-    loaded = _checked(load_file(find(original)))
+    loaded = load_file(find(original))
+    check_has_batches(loaded.scenario)
     hint = f"what was found may no longer be true; begin a new one: onceproof explore {original}"
     if (file := sources.changed({str(original): plan.digest, **plan.files})) is not None:
         raise UsageError(f"{file} has changed, or is gone, since the exploration in {path} began", hint=hint)
@@ -153,12 +145,3 @@ def _resumed(path: Path) -> tuple[LoadedScenario, Directory, Plan]:
             f"onceproof {plan.onceproof} began the exploration in {path}, and this is {__version__}", hint=hint
         )
     return loaded, directory, plan
-
-
-def _checked(loaded: LoadedScenario) -> LoadedScenario:
-    if not kind_of(loaded.scenario).micro_batches:
-        raise UsageError(
-            f"{loaded.scenario.name} describes consumers, not a Spark job: they have no batches at which to put faults",
-            hint="use onceproof run and onceproof replay for consumers",
-        )
-    return loaded

@@ -9,7 +9,6 @@ from pathlib import Path
 from onceproof.api.runs import RUNS
 from onceproof.base.duration import seconds
 from onceproof.base.errors import UsageError
-from onceproof.base.timeline import Event
 from onceproof.history.run_directory import private_files
 from onceproof.qualify import session
 from onceproof.qualify.directory import Directory, QualificationProgress
@@ -22,20 +21,8 @@ TRIES = 3
 """At how many batches a cell is tried by default."""
 
 
-class Silent:
-    """A `onceproof.qualify.session.ProgressListener` that does nothing."""
-
-    def starts(self) -> None:
-        return
-
-    def begins(self, what: str) -> None:
-        return
-
-    def event(self, event: Event) -> None:
-        return
-
-    def print(self, line: str) -> None:
-        return
+class Silent(ProgressListener):
+    """Ignores everything."""
 
 
 def qualify(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -155,7 +156,6 @@ def qualify(
 
     The kinds are crashes, lost requests and answers, refusals and zombie
     drivers, or those of --kinds; the scenario's own faults are not used.
-
     The job first runs without faults. If that run does not hold, its findings
     are the result. Else each cell is tried once; then, while time allows, cells
     that held are tried again at other batches: held 3/3.
@@ -164,29 +164,29 @@ def qualify(
     not tried or is inconclusive, 0 if every reachable cell held.
 
     \b
-    onceproof qualify my_job.yaml
     onceproof qualify my_job.yaml --tries 1      each cell once: a first look
     onceproof qualify my_job.yaml --kinds stop,fence,checkpoint-damage
     onceproof qualify my_job.yaml --budget 30m --json
     onceproof qualify --continue onceproof-runs/qualify-my_job-...
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.qualify import qualify as begin
+        from onceproof.api.qualification import qualify as begin
+        from onceproof.base.duration import seconds
+        from onceproof.cli.qualify import chosen, listening, report
 
-        raise typer.Exit(
-            begin(
-                scenario,
-                go_on=go_on,
-                budget=budget,
-                tries=tries,
-                kinds=kinds,
-                runs_dir=runs,
-                seed=seed,
-                output=output,
-                stack=stack,
-                fresh_stack=fresh_stack,
-            )
+        result = begin(
+            scenario,
+            go_on=go_on,
+            budget=budget,
+            tries=tries,
+            kinds=chosen(kinds),
+            runs_dir=runs,
+            seed=seed,
+            stack=stack,
+            fresh_stack=fresh_stack,
+            listening=partial(listening, budget_s=seconds(budget)),
         )
+        raise typer.Exit(report(result, output))
 
 
 @app.command(epilog=EXIT_CODES, rich_help_panel=_RUN)

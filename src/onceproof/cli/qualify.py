@@ -1,14 +1,11 @@
-"""The command `qualify`: prints its progress and the matrix."""
+"""What the command `qualify` prints: its progress and the matrix."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from onceproof.api import qualification
-from onceproof.base.duration import seconds
 from onceproof.cli.output import Output
 from onceproof.cli.report import qualification_report
 from onceproof.history.run_directory import private_files
@@ -16,44 +13,20 @@ from onceproof.qualify import matrix
 from onceproof.qualify.cells import kinds as known_kinds
 from onceproof.qualify.console import ProgressOnConsole
 from onceproof.qualify.directory import QualificationProgress
+from onceproof.qualify.session import Qualification
 
 
-def qualify(
-    scenario: str | None,
-    *,
-    go_on: Path | None,
-    budget: str,
-    tries: int,
-    kinds: str | None,
-    runs_dir: Path,
-    seed: int | None,
-    output: Output,
-    stack: str | None = None,
-    fresh_stack: bool = False,
-) -> int:
-    """Begin a qualification, or continue one; returns the exit code. Raises `UsageError` before anything starts."""
-    budget_s = seconds(budget)
+@contextmanager
+def listening(progress: QualificationProgress, *, budget_s: float) -> Iterator[ProgressOnConsole]:
+    stderr = Output(as_json=True).console()
+    with ProgressOnConsole(stderr, progress.scenario, budget_s) as progress_line:
+        if progress.replaced:
+            progress_line.print(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
+        yield progress_line
 
-    @contextmanager
-    def listening(progress: QualificationProgress) -> Iterator[ProgressOnConsole]:
-        stderr = Output(as_json=True).console()
-        with ProgressOnConsole(stderr, progress.scenario, budget_s) as progress_line:
-            if progress.replaced:
-                progress_line.print(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
-            yield progress_line
 
-    result = qualification.qualify(
-        scenario,
-        go_on=go_on,
-        stack=stack,
-        budget=budget,
-        tries=tries,
-        kinds=_kinds(kinds),
-        seed=seed,
-        runs_dir=runs_dir,
-        fresh_stack=fresh_stack,
-        listening=listening,
-    )
+def report(result: Qualification, output: Output) -> int:
+    """Print the result and write its page; returns the exit code."""
     output.say(matrix.as_text(result, output.look(log_width=100)), styled=True)
     with private_files():
         qualification_report(result.directory.path, output)
@@ -62,7 +35,7 @@ def qualify(
     return result.outcome.exit_code
 
 
-def _kinds(named: str | None) -> list[str]:
+def chosen(named: str | None) -> list[str]:
     """``crash,stop`` as a list; ``all`` is every kind that qualify can try."""
     if named == "all":
         return known_kinds()

@@ -15,6 +15,8 @@ from onceproof.history.run_record import FILE as RUN_FILE
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.qualify.directory import FILE as QUALIFICATION
+from onceproof.qualify.directory import Directory
+from onceproof.reports.brief import Brief
 from onceproof.reports.comparison import Comparison, compare_runs
 
 COMPARISON, MERGED = "comparison.html", "merged.html"
@@ -58,10 +60,7 @@ def _report(directory: Path, to: Path | None, show: bool, output: Output) -> Non
     from onceproof.reports.html import files as run_page
     from onceproof.reports.html.run_page import of_run
 
-    if _is_qualification(directory):
-        text = qualification_page.page(*qualification_page.read(directory))
-    else:
-        text = of_run(directory)
+    text = qualification_page.page(*Directory.open(directory)) if _is_qualification(directory) else of_run(directory)
     _done(_written(to or directory / run_page.FILE, text), {}, show, output)
 
 
@@ -105,12 +104,12 @@ def _comparison(old: Path, new: Path) -> Comparison:
     return compare_runs(_stored(old), _stored(new))
 
 
-def _stored(run: Path) -> tuple[Path, RunRecord, Verdict | None]:
+def _stored(run: Path) -> Brief:
     record = RunRecord.read(run)
     try:
-        return run, record, Verdict.from_json(run / VERDICT_FILE)
+        return Brief(run, record, Verdict.from_json(run / VERDICT_FILE))
     except FileNotFoundError:
-        return run, record, None
+        return Brief(run, record, None)
     except (OSError, ValueError) as error:
         hint = f"judge it again: onceproof check {run}"
         raise UsageError(f"{run / VERDICT_FILE} cannot be read: {error}", hint=hint) from None

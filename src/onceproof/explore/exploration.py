@@ -216,10 +216,8 @@ class Directory:
         ]
 
     def _replace(self, name: str, text: str) -> None:
-        draft = self.path / f".{name}"
         try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(self.path / name)
+            run_files.write_text(self.path / name, text)
         except OSError as refused:
             raise run_dir_problem(refused, self.path) from refused
 

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,21 +180,19 @@ def _shrink_hints(verdict: Verdict, wanted: frozenset[str]) -> list[list[ShrinkH
     ]
 
 
+@dataclass
 class _Executions:
     """Executes schedules, each in a folder of its own, and remembers the folder of the best."""
 
-    def __init__(
-        self, whole: Whole, here: Path, services: SharedServices, folder: Path, most: int, report: Say
-    ) -> None:
-        self._whole = whole
-        self._here = here
-        self._services = services
-        self._folder = folder
-        self._most = most
-        self._report = report
-        self.number = 0
-        self._directories: dict[Hashable, Path] = {}
-        self._best: tuple[Schedule, Path] | None = None
+    _whole: Whole
+    _here: Path
+    _services: SharedServices
+    _folder: Path
+    _most: int
+    _report: Say
+    number: int = 0
+    _directories: dict[Hashable, Path] = field(default_factory=dict)
+    _best: tuple[Schedule, Path] | None = None
 
     def execute(self, schedule: Schedule) -> Executed | None:
         directory = self._directory(self.number + 1)

@@ -40,13 +40,16 @@ _UNSEEN = "the session did not see the sink's commit"
 
 
 class Listener(Protocol):
-    """Is notified of the progress."""
+    """Is notified of the progress. A class that inherits from it ignores what it does not define."""
 
-    def begins(self, what: str) -> None: ...
+    def begins(self, what: str) -> None:
+        return
 
-    def counts(self, done: int, of: int, states: Counter[State]) -> None: ...
+    def counts(self, done: int, of: int, states: Counter[State]) -> None:
+        return
 
-    def print(self, line: str) -> None: ...
+    def print(self, line: str) -> None:
+        return
 
 
 class Session:

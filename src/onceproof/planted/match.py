@@ -17,16 +17,12 @@ def vacuity(bug: Bug, verdict: Verdict, run: str) -> Attempt:
     """The result of the broken scenario without any fault: it passes if it is judged, and does not show the same (`_shows_same`)."""
     judged = verdict.outcome in (Outcome.HELD, Outcome.VIOLATED) or _only_doubt(bug, verdict)
     missed = judged and not _shows_same(bug, verdict)
-    if not judged:
-        why = f"it shows nothing without the fault: {verdict.word}: {next(iter(verdict.reasons), '')}".partition("\n")[
-            0
-        ]
-        return _result(bug, verdict, run, passed=False, why=why)
-    why = (
-        f"{verdict.word}{_anomalies(verdict)}"
-        if missed
-        else f"shows the same without the fault: {_found(bug, verdict)}"
-    )
+    if missed:
+        why = f"{verdict.word}{_anomalies(verdict)}"
+    elif judged:
+        why = f"shows the same without the fault: {_found(bug, verdict)}"
+    else:
+        why = f"it shows nothing without the fault: {_first_line(verdict)}"
     return _result(bug, verdict, run, passed=missed, why=why)
 
 
@@ -44,12 +40,12 @@ def mismatches(bug: Bug, verdict: Verdict) -> list[str]:
     """What in the verdict is not as the bug has named it, apart from its fault."""
     found = verdict.anomalies()
     if verdict.outcome is not Outcome.VIOLATED:
-        return [f"the run is {verdict.word}: {next(iter(verdict.reasons), '')}".partition("\n")[0]]
+        return [f"the run is {_first_line(verdict)}"]
     problems = []
     if bug.anomaly not in found:
         problems.append(f"no {bug.anomaly}, but {', '.join(found)}")
     elif (batches := batches_of(verdict, bug.anomaly)) != sorted(bug.batches):
-        problems.append(f"{bug.anomaly} in {_shown(batches)}, not in {_shown(sorted(bug.batches))}")
+        problems.append(f"{bug.anomaly} in {in_words(batches)}, not in {in_words(sorted(bug.batches))}")
     if more := [name for name in found if name not in (bug.anomaly, *bug.also)]:
         problems.append(f"also {', '.join(more)}, which it does not name")
     return problems
@@ -93,7 +89,11 @@ def _unproven(bug: Bug, verdict: Verdict) -> list[str]:
 
 
 def _found(bug: Bug, verdict: Verdict) -> str:
-    return f"{bug.anomaly} {verdict.anomalies().get(bug.anomaly, 0):,} in {_shown(batches_of(verdict, bug.anomaly))}"
+    return f"{bug.anomaly} {verdict.anomalies().get(bug.anomaly, 0):,} in {in_words(batches_of(verdict, bug.anomaly))}"
+
+
+def _first_line(verdict: Verdict) -> str:
+    return f"{verdict.word}: {next(iter(verdict.reasons), '')}".partition("\n")[0]
 
 
 def _anomalies(verdict: Verdict) -> str:
@@ -101,9 +101,9 @@ def _anomalies(verdict: Verdict) -> str:
     return f": {', '.join(found)}" if found else ""
 
 
-def _shown(batches: list[int]) -> str:
+def in_words(batches: list[int], none: str = "no known batch") -> str:
     if not batches:
-        return "no known batch"
+        return none
     return f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(map(str, batches))}"
 
 

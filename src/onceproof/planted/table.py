@@ -10,6 +10,7 @@ from rich.text import Text
 from onceproof.base.visible import visible
 from onceproof.base.words import times
 from onceproof.planted.catalogue import Bug
+from onceproof.planted.match import in_words
 from onceproof.planted.results import Attempt, BugResult, Results
 from onceproof.reports.page import Look, Page
 
@@ -27,9 +28,7 @@ def cells(bug: Bug, result: BugResult | None) -> tuple[str, ...]:
 
 
 def batches(bug: Bug) -> str:
-    if not bug.batches:
-        return "no batch"
-    return f"{'batch' if len(bug.batches) == 1 else 'batches'} {', '.join(map(str, bug.batches))}"
+    return in_words(bug.batches, "no batch")
 
 
 def problems(result: BugResult) -> Iterable[tuple[str, Attempt]]:

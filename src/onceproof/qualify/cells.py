@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, ValidationError, with_config
 
-from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, faults
 from onceproof.faults.job import Job, OffersCells, OffersMoreCells, Try
 from onceproof.judge.findings import Outcome
@@ -166,14 +165,6 @@ class Cell:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Cell:
-        """Raises `ValueError` if `to_json` did not write ``stored``."""
-        return _CELL.validate_python(stored)
-
-
-_CELL = TypeAdapter(Cell)
-
 
 #: The order of trying. First the cells that show most: a sink that forgets what it committed, one that misjudges a commit, one
 #: that hides errors. Then the rest of the matrix, then zombies and whatever else a kind offers.
@@ -201,20 +192,20 @@ def priority(cell: Cell) -> int:
     return min(places, default=len(_ORDER))
 
 
-def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
+def kinds() -> list[str]:
     """Return the kinds of faults that offer cells: those in `_ORDER` first, then those that are always tried (zombies), then those
     that ``--kinds`` must name."""
-    first = list(dict.fromkeys(kind for kind, _ in _ORDER))
+    first = dict.fromkeys(kind for kind, _ in _ORDER)
     always, named = (
-        [name for name in registry.names() if any(isinstance(each, offers) for each in registry.all(name))]
+        [name for name in faults.names() if any(isinstance(each, offers) for each in faults.all(name))]
         for offers in (OffersCells, OffersMoreCells)
     )
     return list(dict.fromkeys([*(name for name in first if name in always), *always, *named]))
 
 
-def unnamed_kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
+def unnamed_kinds() -> list[str]:
     """Return the kinds that are tried if ``--kinds`` names none."""
-    return [kind for kind in kinds(registry) if any(isinstance(each, OffersCells) for each in registry.all(kind))]
+    return [kind for kind in kinds() if any(isinstance(each, OffersCells) for each in faults.all(kind))]
 
 
 def _tries(fault: type[Fault], job: Job, named: bool) -> Iterator[Try]:

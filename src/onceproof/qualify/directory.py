@@ -25,6 +25,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, with_config
+
 from onceproof.base.errors import UsageError
 from onceproof.history import run_files
 from onceproof.history.run_directory import run_dir_problem
@@ -37,6 +39,7 @@ VERSION = 1
 _SCENARIO = "scenario.yaml"
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class QualificationProgress:
     """The state of a qualification. Frozen: each run makes a new one."""
@@ -79,19 +82,6 @@ class QualificationProgress:
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> QualificationProgress:
-        """Raises `KeyError`, `TypeError` or `ValueError`."""
-        known = {name: value for name, value in stored.items() if name != "version"}
-        known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
-        found = known.get("strongest")
-        held = None if found is None else Strongest(**found)
-        progress = cls(
-            **{**known, "decided": tuple(known["decided"]), "kinds": tuple(known.get("kinds", ())), "strongest": held}
-        )
-        progress.result()  # an unknown result is refused here, where the message names the file
-        return progress
-
     def result(self) -> Outcome:
         """The result as far as it is known: never held before the qualification has ended."""
         if self.outcome is not None:
@@ -103,6 +93,9 @@ class QualificationProgress:
         """Return the state with these cells instead of those of the same names."""
         new = {cell.name: cell for cell in changed}
         return replace(self, cells=tuple(new.get(cell.name, cell) for cell in self.cells))
+
+
+_PROGRESS = TypeAdapter(QualificationProgress)
 
 
 class Directory:
@@ -147,9 +140,11 @@ class Directory:
                 hint="begin a new one: onceproof qualify SCENARIO",
             )
         try:
-            return cls(path.absolute()), QualificationProgress.from_json(stored)
-        except (KeyError, TypeError, ValueError, AttributeError) as damaged:
-            raise UsageError(f"{file} is damaged: {type(damaged).__name__}: {damaged}", hint=hint) from None
+            progress = _PROGRESS.validate_python({name: each for name, each in stored.items() if name != "version"})
+            progress.result()  # an unknown result is refused here, where the message names the file
+        except ValueError as damaged:
+            raise UsageError(f"{file} is damaged: {damaged}", hint=hint) from None
+        return cls(path.absolute()), progress
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -169,10 +164,8 @@ class Directory:
 
     def save(self, progress: QualificationProgress) -> None:
         """Replace the state in one step: a reader, or `--continue` after a crash, finds the old state or the new one."""
-        draft = self.path / f".{FILE}"
         try:
-            draft.write_text(json.dumps(progress.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
-            draft.replace(self.path / FILE)
+            run_files.write_text(self.path / FILE, json.dumps(progress.to_json(), indent=2, default=str) + "\n")
         except OSError as refused:
             raise run_dir_problem(refused, self.path) from refused
 

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from onceproof.base.duration import clock
-from onceproof.base.errors import OnceproofError, UsageError
+from onceproof.base.errors import OnceproofError
 from onceproof.history import run_files
 from onceproof.history.run_record import FILE as RECORD
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.qualify.cells import Cell, kinds
-from onceproof.qualify.directory import FILE, Directory, QualificationProgress
+from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.strongest import promises
 from onceproof.reports import fixes
 from onceproof.reports.comparison import Comparison, Row, Section, Side, statement, trend
@@ -84,21 +82,9 @@ class Heat:
         return sum(field.more for _, fields in self.rows for field in fields)
 
 
-def read(path: Path) -> tuple[Directory, QualificationProgress]:
-    """Open the directory of a qualification. Raises `UsageError` if it holds none, or a damaged one."""
-    directory, progress = Directory.open(path)
-    document = {name: value for name, value in progress.to_json().items() if name != "version"}
-    try:
-        return directory, TypeAdapter(QualificationProgress).validate_python(document)
-    except ValueError as damaged:
-        raise UsageError(
-            f"{path / FILE} is damaged: {damaged}", hint="begin a new one: onceproof qualify SCENARIO"
-        ) from None
-
-
 def write(path: Path) -> Path:
-    """Write the page into the directory of the qualification. Raises as `read`, and `OSError`."""
-    run_files.write_text(path / PAGE, page(*read(path)))
+    """Write the page into the directory of the qualification. Raises as `Directory.open`, and `OSError`."""
+    run_files.write_text(path / PAGE, page(*Directory.open(path)))
     return path / PAGE
 
 
@@ -188,8 +174,8 @@ def _claimed(directory: Directory, progress: QualificationProgress) -> Iterator[
 
 
 def compared(old: Path, new: Path) -> Comparison:
-    """Compare two qualifications cell by cell. Raises as `read`."""
-    first, second = read(old)[1], read(new)[1]
+    """Compare two qualifications cell by cell. Raises as `Directory.open`."""
+    first, second = Directory.open(old)[1], Directory.open(new)[1]
     sides = [
         Side(str(path), progress.scenario, progress.result(), progress.result().value)
         for path, progress in ((old, first), (new, second))

@@ -67,16 +67,20 @@ _FAILURES = 2
 
 
 class ProgressListener(Protocol):
-    """Is notified of the progress of a qualification."""
+    """Is notified of the progress of a qualification. A class that inherits from it ignores what it does not define."""
 
     def starts(self) -> None:
         """The budget's clock starts now."""
+        return
 
-    def begins(self, what: str) -> None: ...
+    def begins(self, what: str) -> None:
+        return
 
-    def event(self, event: Event) -> None: ...
+    def event(self, event: Event) -> None:
+        return
 
-    def print(self, line: str) -> None: ...
+    def print(self, line: str) -> None:
+        return
 
 
 @dataclass(frozen=True)
@@ -160,12 +164,17 @@ def _check_kinds(named: tuple[str, ...]) -> None:
             raise UsageError(f"--kinds: qualify tries no kind {kind!r}", hint=suggest(kind, known))
 
 
-def _check(scenario: Scenario) -> None:
+def check_has_batches(scenario: Scenario) -> None:
+    """Raises `UsageError` for a scenario of consumers."""
     if not kind_of(scenario).micro_batches:
         raise UsageError(
             f"{scenario.name} describes consumers, not a Spark job: they have no batches at which to put faults",
             hint="use onceproof run and onceproof replay for consumers",
         )
+
+
+def _check(scenario: Scenario) -> None:
+    check_has_batches(scenario)
     most = max(rows_of(spec, scenario.seed) for spec in scenario.input)
     if most < 2:
         message = (

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from pydantic import ConfigDict, with_config
+
 from onceproof.judge.claims import allowance, needs, undecided
 from onceproof.judge.findings import Finding, Verdict
 from onceproof.scenario.model import Scenario
@@ -21,6 +23,7 @@ DELIVERIES: tuple[Delivery, ...] = get_args(Delivery)
 _OTHERS = ("order", "atomic", "liveness")
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Strongest:
     """The promises that held, broke or are in doubt. Round-trips through JSON."""

@@ -23,8 +23,8 @@ from onceproof.base.errors import OnceproofError
 from onceproof.base.timeline import EVENTS
 from onceproof.history.run_record import FILE as RUN
 from onceproof.judge.findings import VERDICT_FILE, Outcome
-from onceproof.qualify import page as qualification_page
 from onceproof.qualify.directory import FILE as QUALIFICATION
+from onceproof.qualify.directory import Directory
 from onceproof.reports.brief import Brief, brief
 from onceproof.reports.html.files import FILE as PAGE
 from onceproof.reports.html.limits import short
@@ -227,7 +227,7 @@ def _qualification(folder: Path, signature: tuple[object, ...], tails: dict[tupl
     link = link_to(folder.name, PAGE)
     row = Row(folder.name, link, "qualification", folder.name, NONE, NONE, "?", "", "", "", _made(folder), None)
     try:
-        progress = qualification_page.read(folder)[1]
+        progress = Directory.open(folder)[1]
     except OnceproofError as error:
         why = short(error.message.partition("\n")[0].replace(f"{folder}/", ""))
         return _Known(signature, replace(row, why=why), True, None, None, tails)

@@ -22,6 +22,7 @@ from onceproof.history import run_files
 from onceproof.judge.witness_files import FOLDER as WITNESSES
 from onceproof.qualify import page as qualification_page
 from onceproof.qualify.directory import FILE as QUALIFICATION
+from onceproof.qualify.directory import Directory
 from onceproof.reports.html import page
 from onceproof.reports.html.files import FILE as PAGE
 from onceproof.reports.html.run_page import of_run
@@ -139,7 +140,7 @@ class Site:
     def _rendered(self, folders: Sequence[str]) -> str:
         directory = self._runs_dir.joinpath(*folders)
         if os.path.lexists(directory / QUALIFICATION):
-            return qualification_page.page(*qualification_page.read(directory))
+            return qualification_page.page(*Directory.open(directory))
         return of_run(directory)
 
 
