@@ -12,10 +12,12 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 from measure import machine
 
 from onceproof.base import signals
@@ -25,6 +27,7 @@ from onceproof.explore.outcome import reduced
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir
 from onceproof.scenario_files.load import find, load_file
+from onceproof.stack.processes.owner import Service
 from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import AT_ONCE, WarmTier
 
@@ -38,15 +41,31 @@ _BATCHES = (1, 2, 3)
 _ROWS = 30
 
 
+def cpu_seconds(services: Iterable[Service]) -> float:
+    """CPU time of these services so far."""
+    total = 0.0
+    for process in (member for service in services for member in service.members()):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def rss_mib(service: Service) -> float:
+    """Resident memory of a service's processes."""
+    return float(sum(process.memory_info().rss for process in service.members() if process.is_running()) / 2**20)
+
+
 def measured(tier: WarmTier, todo: Sequence[tuple[Strike, ...]]) -> tuple[float, float, float]:
     """Execute these schedules; return seconds, and CPU ms of one in the session and in the services."""
-    before, began = tier.cpu_seconds(), time.monotonic()
+    session, services = tier.processes()
+    before, began = (cpu_seconds([session]), cpu_seconds(services)), time.monotonic()
     done = list(tier.execute(todo))
-    seconds, after = time.monotonic() - began, tier.cpu_seconds()
+    seconds, after = time.monotonic() - began, (cpu_seconds([session]), cpu_seconds(services))
     missed = [executed for executed in done if not (executed.reached and executed.ended)]
     assert not missed, f"{len(missed)} schedules were not exercised, the first: {missed[0].strikes} {missed[0].errors}"
-    session, services = (1000 * (after[name] - before[name]) / len(done) for name in ("session", "services"))
-    return seconds, session, services
+    of_session, of_services = (1000 * (last - first) / len(done) for first, last in zip(before, after, strict=True))
+    return seconds, of_session, of_services
 
 
 def main() -> None:
@@ -73,7 +92,7 @@ def main() -> None:
                 costs.append(session + services)
                 print(
                     f"round {number + 1}: {rates[-1]:4.0f} per minute, CPU {session:4.0f} ms in the session and {services:3.0f} ms in "
-                    f"the services per schedule; session {tier.session_rss_mib():.0f} MiB; load {os.getloadavg()[0]:.1f}"
+                    f"the services per schedule; session {rss_mib(tier.processes()[0]):.0f} MiB; load {os.getloadavg()[0]:.1f}"
                 )
             warm = costs[len(costs) // 2 :]
             print(

@@ -150,9 +150,8 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         """Raises `EnvironmentProblem` if an installed package has an entry point that cannot be used."""
-        with (
-            self._loading
-        ):  # another thread waits for the whole registry; what is being imported may ask for a part of it
+        # Another thread waits for the whole registry; what is being imported may ask for a part of it.
+        with self._loading:
             if self._broken is not None:
                 raise self._broken
             if not self._loaded:

@@ -223,9 +223,8 @@ class Takeover:
         """Whether the successor has committed the batch, one of its own, and all input that can be read."""
         context, own = self._context, self._own_batches()
         done = committed(context, self._seen.query, self._seen.batch)
-        last = {
-            batch.query: batch for batch in context.checkpoint.batches()
-        }.values()  # its other queries write as well
+        # Its other queries write as well.
+        last = {batch.query: batch for batch in context.checkpoint.batches()}.values()
         if not done or not own or any(b.committed_at is None for b in (*own, *last)):
             return False
         ends = stable_ends(context.stack.kafka)

@@ -119,9 +119,8 @@ class CheckpointMirror:
         try:
             while not self._ending.wait(_EVERY_S):
                 self.refresh()
-        except (
-            BaseException
-        ) as failure:  # the watcher raises it: a copy that is not refreshed must not look like a quiet job
+        # The watcher raises it: a copy that is not refreshed must not look like a quiet job.
+        except BaseException as failure:
             self._on_failure(failure)
 
 

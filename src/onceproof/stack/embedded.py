@@ -168,11 +168,8 @@ class EmbeddedStack(FromComponents):
         guarded = selftest.guards(self.kafka, self.postgres, self.toxiproxy.service.pid)
         guarded += self.frames.guards() if self.frames is not None else []
         if self.object_store is not None:
-            guarded.append(
-                selftest.Guard(
-                    self.object_store.port, "the object store", frozenset({self.toxiproxy.service.pid, os.getpid()})
-                )
-            )
+            may_connect = frozenset({self.toxiproxy.service.pid, os.getpid()})
+            guarded.append(selftest.Guard(self.object_store.port, "the object store", may_connect))
         tasks = self.spark.pids() if self.spark is not None else []
         return selftest.bypasses(guarded, [*pids, *tasks, *nodes, os.getpid()])
 

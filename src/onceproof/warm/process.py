@@ -8,12 +8,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.stack.processes.owner import Owner, Service
@@ -84,11 +82,6 @@ class SessionProcess:
                 if time.monotonic() > deadline:
                     raise EnvironmentProblem(f"the warm session does not answer:\n{self.service.log_tail()}") from None
 
-    def rss_mib(self) -> float:
-        """Resident memory of its Python and its JVM."""
-        processes = [process for process in self.service.members() if process.is_running()]
-        return float(sum(process.memory_info().rss for process in processes) / 2**20)
-
     def _listen(self) -> None:
         try:
             for line in self._connection.makefile("r", encoding="utf-8"):
@@ -97,19 +90,6 @@ class SessionProcess:
             pass
         finally:
             self._answers.put(None)
-
-
-def cpu_of(services: Iterable[Service]) -> float:
-    """CPU seconds of these services so far."""
-    total = 0.0
-    for service in services:
-        for process in service.members():
-            try:
-                times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-    return total
 
 
 def _hang_up(connection: socket.socket) -> None:

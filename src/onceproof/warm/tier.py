@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -28,14 +29,14 @@ from onceproof.scenario.model import DRIVER, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
-from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.owner import Owner, Service
 from onceproof.stores.contract import store_of
 from onceproof.stores.kafka.read_back import collect_topics
 from onceproof.stores.postgres.compartments import Compartments
 from onceproof.stores.postgres.store import PostgresStore, tables_of
 from onceproof.warm import checkpoint
 from onceproof.warm.attempts import Strike
-from onceproof.warm.process import READY_S, SessionProcess, cpu_of
+from onceproof.warm.process import READY_S, SessionProcess
 from onceproof.warm.separation import checkpoint_problem, shared_value
 
 #: Points at which the session can end an attempt.
@@ -190,33 +191,23 @@ class WarmTier:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def cpu_seconds(self) -> dict[str, float]:
-        """CPU time so far: ``session`` (JVM and Python), ``services`` (Kafka, Postgres, proxies)."""
+    def processes(self) -> tuple[Service, list[Service]]:
+        """The session (its JVM and Python), and the services it uses (Kafka, Postgres, proxies)."""
         session = self._session.service
-        return {
-            "session": cpu_of([session]),
-            "services": cpu_of(service for service in self._owner.services() if service is not session),
-        }
-
-    def session_rss_mib(self) -> float:
-        """Resident memory of the session: its Python and its JVM."""
-        return self._session.rss_mib()
+        return session, [service for service in self._owner.services() if service is not session]
 
     def execute(self, schedules: Iterable[Sequence[Strike]]) -> Iterator[Executed]:
         """Execute schedules; each is yielded some time after it has ended, in any order. Raises `EnvironmentProblem`."""
         waiting: dict[str, _Sent] = {}
         done: list[tuple[_Sent, dict[str, Any], float]] = []
         left = iter(schedules)
-        more = True
-        while more or waiting or done:
+        while True:
             # A few more than the session executes at once, so that it never waits for the next one.
-            while more and len(waiting) < self._at_once + 2:
-                strikes = next(left, None)
-                if strikes is None:
-                    more = False
-                else:
-                    sent = self._send(tuple(strikes))
-                    waiting[sent.name] = sent
+            for strikes in islice(left, self._at_once + 2 - len(waiting)):
+                sent = self._send(tuple(strikes))
+                waiting[sent.name] = sent
+            if not waiting and not done:
+                return
             if waiting:
                 answer = self._answer()
                 done.append((waiting.pop(answer["id"]), answer, time.monotonic()))

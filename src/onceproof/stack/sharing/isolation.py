@@ -68,9 +68,8 @@ def _isolate(stack: EmbeddedStack) -> Removed:
         stack.frames.forget()
     _wait_for(stack, "executors", _executors)
     _wait_for(stack, "connections", connections)
-    transactions = end_all(
-        stack.kafka
-    )  # first: the marker of a later abort would end up in a new topic of the same name
+    # First: the marker of a later abort would end up in a new topic of the same name.
+    transactions = end_all(stack.kafka)
     groups, topics = _remove_from(stack.kafka)
     sessions = stack.postgres.renew() if stack.postgres is not None else 0
     objects = stack.object_store.clear() if stack.object_store is not None else 0
