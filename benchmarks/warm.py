@@ -73,7 +73,7 @@ def main() -> None:
     loaded = load_file(find(args.scenario))
     scenario = reduced(loaded.scenario, _ROWS, len(_BATCHES))
     everywhere = schedules.places(schedules.ORDER, _BATCHES)
-    singles = list(schedules.strikes_of(schedules.singles(everywhere)))
+    singles = list(map(schedules.strikes_of, schedules.singles(everywhere)))
     found = [schedules.scheduled(faults) for faults in schedules.pairs(everywhere)]
     pairs = [schedule for schedule in found if not isinstance(schedule, str)]
     print(

@@ -201,6 +201,11 @@ def faults_of(verdict: Verdict | None) -> dict[str, str]:
     return {f"{number} {name_of(fault)}": "hit" if fault.hit else "not hit" for number, fault in enumerate(faults, 1)}
 
 
+def state(*, armed: bool, fired: bool, hit: bool) -> str:
+    """How far a fault got, in words."""
+    return "hit" if hit else "fired, not hit" if fired else "armed, never fired" if armed else "never armed"
+
+
 def name_of(fault: FaultReport) -> str:
     """``crash driver, batch 2 at after-sink-commit``"""
     batch = "" if fault.batch is None else f", batch {fault.batch}"

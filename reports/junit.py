@@ -112,7 +112,7 @@ def _case(result: ScenarioResult, runs: RunSet) -> Case:
         verdict.seconds if verdict is not None else 0.0,
         properties(outcome, verdict, result.run_dir),
         problem,
-        _terminal_text(result),
+        terminal_text(result),
     )
 
 
@@ -141,7 +141,7 @@ def _message(result: ScenarioResult, runs: RunSet) -> str:
     return what
 
 
-def _terminal_text(result: ScenarioResult) -> str:
+def terminal_text(result: ScenarioResult) -> str:
     return reports.get("terminal")().render(RunSet((result,)))
 
 

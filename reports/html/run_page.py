@@ -16,7 +16,7 @@ from onceproof.history.run_record import BuiltComponent
 from onceproof.judge.findings import BatchReport, Outcome, StatedClaim, Verdict
 from onceproof.kinds.contract import has_picture
 from onceproof.reports import commands, fixes, tiers
-from onceproof.reports.comparison import name_of
+from onceproof.reports.comparison import name_of, state
 from onceproof.reports.html import findings, moments
 from onceproof.reports.html.drawing import draw_plot, draw_timeline
 from onceproof.reports.html.limits import SIZES, Limits, Some, some
@@ -188,7 +188,8 @@ def _faults(verdict: Verdict, line: Timeline | None) -> Iterator[FaultRow]:
     windows = {} if line is None else {window.number: window for window in line.windows}
     for number, fault in enumerate(verdict.faults, 1):
         title = f"{name_of(fault)}{f' of {fault.query}' if fault.query else ''}"
-        yield FaultRow(number, title, fault.state, windows.get(number), fault.evidence)
+        reached = state(armed=fault.armed, fired=fault.fired, hit=fault.hit)
+        yield FaultRow(number, title, reached, windows.get(number), fault.evidence)
     if not verdict.faults:
         yield from (FaultRow(number, window.title, window.state, window, ()) for number, window in windows.items())
 

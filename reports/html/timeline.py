@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from onceproof.base.timeline import Event
 from onceproof.base.words import times
-from onceproof.judge.findings import BatchReport, state
+from onceproof.judge.findings import BatchReport
+from onceproof.reports.comparison import state
 from onceproof.reports.html.limits import Limits, some, spread
 from onceproof.reports.html.moments import DRIVER, INPUT, Moment, broker_lane, fault_lane, number_of, text_of
 from onceproof.reports.html.source import Batch, StoredRun

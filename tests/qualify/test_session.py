@@ -303,7 +303,7 @@ def test_continuing_is_refused_if_the_job_has_changed(runs: MadeUpRuns, tmp_path
         (None, "it has no qualification.json"),
         ("{", "cannot be read"),
         ('{"version": 99}', "has version 99, and this onceproof reads version 1"),
-        ('{"version": 1}', "is damaged: KeyError"),
+        ('{"version": 1}', "is damaged: ValidationError"),
         ('{"version": 1, "cells": [{}]}', "is damaged"),
         (
             '{"version": 1, "scenario": "", "scenario_path": "", "digest": "", "seed": 0, "cells": [], "decided": [], '

@@ -74,6 +74,13 @@ def scheduled(faults: Sequence[Place]) -> Schedule | str:
     return tuple(strikes)
 
 
+def strikes_of(faults: Sequence[Place]) -> Schedule:
+    """As `scheduled`, for faults that a run can reach."""
+    schedule = scheduled(faults)
+    assert not isinstance(schedule, str), schedule
+    return schedule
+
+
 def singles(all_places: Sequence[Place]) -> list[tuple[Place, ...]]:
     """Each fault alone."""
     return [(place,) for place in all_places]
@@ -167,11 +174,3 @@ def _drawn(all_places: Sequence[Place], draws: int, seed_: int) -> list[tuple[Pl
 def text_of(faults: Sequence[Place]) -> str:
     """The faults in words; the run without faults is named so."""
     return ", then ".join(map(str, faults)) or "no fault"
-
-
-def strikes_of(all_faults: Sequence[Sequence[Place]]) -> Iterator[Schedule]:
-    """The schedules of these faults, which a run can reach."""
-    for faults in all_faults:
-        schedule = scheduled(faults)
-        assert not isinstance(schedule, str), schedule
-        yield schedule

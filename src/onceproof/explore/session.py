@@ -17,7 +17,7 @@ from onceproof.explore.exploration import Confirmation, Directory, Faults, Plan,
 from onceproof.explore.outcome import Judge, reduced
 from onceproof.explore.real import HELD_COMMIT, WAITING_SINK, fault_specs, real_run, survey_run
 from onceproof.explore.result import Exploration
-from onceproof.explore.schedules import Place, Schedule, scheduled, text_of
+from onceproof.explore.schedules import Schedule, scheduled, strikes_of, text_of
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome
@@ -218,7 +218,7 @@ class Session:
     def _execute(self, tier: WarmTier, judge: Judge) -> None:
         todo = [faults for faults in self.result.wanted if faults not in self.result.results]
         self._listener.begins(f"{len(todo)} schedules in the warm tier")
-        by_schedule = {_schedule(faults): faults for faults in todo}
+        by_schedule = {strikes_of(faults): faults for faults in todo}
         began = self._clock()
         for executed in tier.execute(self._within_budget(todo)):
             self._keep(by_schedule[executed.strikes], self._judged(judge, executed))
@@ -231,7 +231,7 @@ class Session:
         for faults in todo:
             if self.left_s < self._budget_s * (1 - _SWEEP):
                 return
-            yield _schedule(faults)
+            yield strikes_of(faults)
 
     def _judged(self, judge: Judge, executed: Executed) -> Verdicts:
         if executed.failed is not None:
@@ -307,7 +307,7 @@ class Session:
             self._listener.print(f"real kills, {text_of(faults)}: {one.real.state}, {agrees} ({one.fast.state} before)")
 
     def _real(self, faults: Faults) -> Verdicts:
-        return real_run(self._loaded, self._scenario, self._specs(_schedule(faults)), self._directory.runs)
+        return real_run(self._loaded, self._scenario, self._specs(strikes_of(faults)), self._directory.runs)
 
     def _specs(self, schedule: Sequence[Strike]) -> list[FaultSpec]:
         return fault_specs(self._scenario, schedule, self.result.plan.before_commit)
@@ -320,12 +320,6 @@ class Session:
     def _save(self, plan: Plan) -> None:
         self.result.plan = plan
         self._directory.save(plan)
-
-
-def _schedule(faults: Sequence[Place]) -> Schedule:
-    found = scheduled(faults)
-    assert not isinstance(found, str), found
-    return found
 
 
 def _covering(results: dict[Faults, Verdicts]) -> list[Faults]:

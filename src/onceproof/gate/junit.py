@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from onceproof.api.runs import Run
 from onceproof.gate.session import GateResult, GateRow, Status
 from onceproof.reports import junit
-from onceproof.reports.report import RunSet, ScenarioResult, reports
+from onceproof.reports.report import ScenarioResult
 
 
 def render(result: GateResult) -> str:
@@ -25,12 +26,9 @@ def _case(row: GateRow) -> junit.Case:
         0.0 if verdict is None else verdict.seconds,
         {"result": status, **about},
         problem,
-        row.why if run is None else _terminal_text(row),
+        row.why if run is None else junit.terminal_text(_result(run)),
     )
 
 
-def _terminal_text(row: GateRow) -> str:
-    assert row.run is not None
-    run = row.run
-    result = ScenarioResult(run.scenario.name, run.scenario.expect, run.verdict, run.run_dir)
-    return reports.get("terminal")().render(RunSet((result,)))
+def _result(run: Run) -> ScenarioResult:
+    return ScenarioResult(run.scenario.name, run.scenario.expect, run.verdict, run.run_dir)

@@ -97,11 +97,6 @@ def names_of(finding: Finding) -> list[str]:
     return [name for name in (finding.anomaly, finding.output, finding.source) if name is not None]
 
 
-def state(*, armed: bool, fired: bool, hit: bool) -> str:
-    """How far a fault got, in words."""
-    return "hit" if hit else "fired, not hit" if fired else "armed, never fired" if armed else "never armed"
-
-
 @dataclass(frozen=True)
 class FaultReport:
     """One fault of the scenario, and how far it got."""
@@ -116,10 +111,6 @@ class FaultReport:
     hit: bool
     seen: tuple[Evidence, ...] = ()
     """The evidence that proves the hit, or what was missing."""
-
-    @property
-    def state(self) -> str:
-        return state(armed=self.armed, fired=self.fired, hit=self.hit)
 
     @property
     def evidence(self) -> tuple[str, ...]:

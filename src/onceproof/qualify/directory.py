@@ -143,7 +143,7 @@ class Directory:
             progress = _PROGRESS.validate_python({name: each for name, each in stored.items() if name != "version"})
             progress.result()  # an unknown result is refused here, where the message names the file
         except ValueError as damaged:
-            raise UsageError(f"{file} is damaged: {damaged}", hint=hint) from None
+            raise UsageError(f"{file} is damaged: {type(damaged).__name__}: {damaged}", hint=hint) from None
         return cls(path.absolute()), progress
 
     @contextmanager
