@@ -24,7 +24,8 @@ from onceproof.consumers.state import ConsumerState
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.data import Record
 from onceproof.faults.table import Armed
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import ConsumerFaultSpec
 
 #: How often in a row the broker may give a consumer nothing although a message is ready in its queues.
 _MOST_EMPTY_TAKES = 20

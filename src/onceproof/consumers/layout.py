@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from onceproof.consumers.routes import OutlastsItsBroker
 from onceproof.data import Record
 from onceproof.faults.contract import fault_of
-from onceproof.scenario.model import ConsumersSpec, Scenario, consumers_of
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import Scenario, consumers_of
 from onceproof.scenario.queues import input_queues
 
 #: The group of all consumers, where a scenario names none.

@@ -9,7 +9,8 @@ from onceproof.base.registry import suggest
 from onceproof.consumers.routes import OutlastsItsBroker
 from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario.queues import input_queues, twin
 from onceproof.scenario_files.checks.names import is_topic
