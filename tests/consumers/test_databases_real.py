@@ -19,7 +19,7 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
 from onceproof.stack.processes.owner import Owner
 
-from ..gate import assert_as_expected
+from ..gate import WITH_DATABASES, assert_as_expected
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full, pytest.mark.timeout(300)]
 
@@ -29,6 +29,8 @@ TWINS = {
     "dual-write-one-log": ["dual-write-race"],
     "capture-position-with-effect": ["capture-position-first-loses", "capture-position-last-duplicates"],
     "snapshot-of-slot": ["snapshot-before-slot-loses", "slot-before-snapshot-duplicates"],
+    "view-with-tombstones": ["view-without-tombstones"],
+    "view-rebuilt-at-once": ["view-rebuilt-record-by-record"],
     "snapshot-covers-events": ["event-without-snapshot"],
 }
 NAIVE = [name for twins in TWINS.values() for name in twins]
@@ -69,6 +71,10 @@ def test_each_execution_has_the_expected_verdict_and_its_fault_hits(execute: Exe
 def test_without_its_fault_the_naive_pipeline_holds(execute: Execute, name: str) -> None:
     verdict = execute(load(find(name)).model_copy(update={"chaos": []}))
     assert verdict.outcome is Outcome.HELD and not verdict.findings, verdict.reasons
+
+
+def test_every_scenario_with_databases_is_here() -> None:
+    assert {*TWINS, *NAIVE} == WITH_DATABASES
 
 
 @pytest.mark.parametrize(("remedy", "naive"), [(remedy, name) for remedy, twins in TWINS.items() for name in twins])

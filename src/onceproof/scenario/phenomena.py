@@ -356,7 +356,7 @@ PHENOMENA = (
         "D9",
         "A view from a compacted log",
         "A view is built from the newest value of each key and the deletions, with a crash in between.",
-        _one("unexplained", "wrong-value", missing="no naive scenario has a wrong-value"),
+        _one("unexplained", "wrong-value"),
     ),
     Phenomenon(
         "D10",
