@@ -39,13 +39,13 @@ class Member:
         while self._ask("take"):
             while not self._waiting:
                 self._poll(0.05)
-            record = self._waiting.pop(0)
+            record: Any = self._waiting.pop(0)
             self._message = dict(record.headers() or [])["message"].decode()
             self._did = {"step": "take", "message": self._message}
             yield json.loads(record.value() or b"null")
             if not self._ask("acknowledge"):
                 return
-            self._consumer.commit(record, asynchronous=False)
+            self._consumer.commit(message=record, asynchronous=False)
             self._did = {"step": "acknowledge", "message": self._message}
 
     def next_effect(self, into: str) -> None:

@@ -21,7 +21,7 @@ SAVE = """
 
 member = Member()
 with psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True) as database:
-    orders = Counter(dict(database.execute("SELECT key, orders FROM customers").fetchall()))
+    orders: Counter[str] = Counter(dict(database.execute("SELECT key, orders FROM customers").fetchall()))
     if "--covers" in sys.argv:
         later = "SELECT key FROM events WHERE id > (SELECT coalesce(max(last_event), 0) FROM customers)"
         orders.update(key for (key,) in database.execute(later).fetchall())

@@ -8,14 +8,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 
 class Topic:
     def __init__(self, output: str) -> None:
         self._name = json.loads(os.environ["ONCEPROOF_OUTPUTS"])[output]
-        self._servers = {"bootstrap.servers": os.environ["ONCEPROOF_KAFKA"]}
+        self._servers: dict[str, str | int | float | bool] = {"bootstrap.servers": os.environ["ONCEPROOF_KAFKA"]}
         self._producer = Producer({**self._servers, "enable.idempotence": True, "acks": "all"})
 
     def compact(self) -> None:
@@ -51,14 +57,14 @@ class Topic:
             for record in self._read()
         ]
 
-    def _read(self, last: int | None = None) -> Iterator[Message]:
+    def _read(self, last: int | None = None) -> Iterator[Any]:
         with closing(Consumer({**self._servers, "group.id": "none", "enable.auto.commit": False})) as reader:
             begin, end = reader.get_watermark_offsets(TopicPartition(self._name, 0), timeout=10)
             if last is not None:
                 begin = max(begin, end - last)
             reader.assign([TopicPartition(self._name, 0, begin)])
             while begin < end:
-                record = reader.poll(10)
+                record: Any = reader.poll(10)
                 if record is not None and record.error() is None:
                     begin = record.offset() + 1
                     yield record
