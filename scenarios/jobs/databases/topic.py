@@ -28,7 +28,8 @@ class Topic:
         """Let Kafka keep only the last record of each key, and of a deleted key none."""
         policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
         of = ConfigResource(ResourceType.TOPIC, self._name, incremental_configs=[policy])
-        AdminClient(self._servers).incremental_alter_configs([of])[of].result()
+        admin = AdminClient(self._servers)  # closed when nothing names it any more, so not before it has answered
+        admin.incremental_alter_configs([of])[of].result()
 
     def send(self, value: dict[str, Any] | None, key: str | None = None, position: str = "") -> None:
         """Return when the broker has the record. Without a value it is a tombstone: it deletes its key."""
