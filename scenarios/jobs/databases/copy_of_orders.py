@@ -1,6 +1,6 @@
 """Two processes: a shop that writes orders, and a copier that keeps a copy of them: first a snapshot, then every change.
 
-The copier works whenever a message tells it to. The copy and the copier's position in the changes are in one transaction.
+The copier works at each of its own messages. The copy and the copier's position in the changes are in one transaction.
 
 ``--begin=snapshot``  it copies what is there, then creates a replication slot for what comes
 ``--begin=slot``      it creates the slot, then copies what is there

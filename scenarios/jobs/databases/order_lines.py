@@ -1,6 +1,6 @@
 """Two processes: a shop that writes the three lines of an order in one transaction, and a connector that publishes each line.
 
-The connector reads the changes from a replication slot whenever a message tells it to. Where it keeps its position in them:
+The connector reads the changes from a replication slot at each of its own messages. Where it keeps its position in them:
 
 ``--position=first``       the slot moves past the changes when they are read, before any is published
 ``--position=last``        the slot moves when all are published

@@ -1,4 +1,4 @@
-"""Two processes: one writes the prices of products to a compacted topic, the other builds a table from it when told to.
+"""Two processes: one writes the prices of products to a compacted topic, the other builds a table from it at a message of its own.
 
 It builds the table if that is empty, record by record. ``--at-once`` is the remedy: it builds the table in one transaction.
 """
