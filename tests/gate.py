@@ -1,6 +1,6 @@
 """The shipped scenarios that the gate (`tox`) runs; `tox -e full` runs them all.
 
-Those of consumers take only seconds: the gate runs them all (`tests/consumers/test_scenarios_real.py`).
+Those of consumers take only seconds: the gate runs them all (`tests/consumers/test_scenarios_real.py`), except `WITH_DATABASES`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pytest
 
 from onceproof.faults.contract import reads_frames
 from onceproof.judge.findings import Verdict
+from onceproof.scenario.model import WORKER
 from onceproof.scenario_files.load import find, load, names
 
 #: Scenarios with Spark: each kind of fault at least once. The fast tests show each anomaly.
@@ -35,6 +36,8 @@ SCENARIOS = frozenset(
 )
 #: Scenarios without Spark.
 OF_CONSUMERS = frozenset(name for name in names() if load(find(name)).pipeline.consumers)
+#: Those among them that the full set runs (`tests/consumers/test_databases_real.py`): they have a command of their own.
+WITH_DATABASES = frozenset(name for name in OF_CONSUMERS if load(find(name)).pipeline.command != WORKER)
 #: Among them: a naive pipeline, its remedy under the same fault, and the anomaly that the naive one has once.
 TWINS = (
     ("ack-lost-duplicates", "ack-lost-transactional", "duplicate"),

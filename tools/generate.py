@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 
-from pages import anomalies, faults, python_api, selftest, stacks, whats_here
+from pages import anomalies, faults, phenomena, python_api, selftest, stacks, whats_here
 from pages.page import ROOT
 
 
 def main() -> int:
     files = {
         path: text
-        for page in (anomalies, faults, python_api, selftest, stacks, whats_here)
+        for page in (anomalies, faults, phenomena, python_api, selftest, stacks, whats_here)
         for path, text in page.files().items()
     }
     old = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

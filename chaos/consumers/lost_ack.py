@@ -12,7 +12,8 @@ from onceproof.consumers.routes import HasRoutes, Route
 from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.instruments.proxy.rules import Action, Condition, Rule
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 
 #: The request with which a group member acknowledges: the second one in a transaction.
 _KINDS = ("OffsetCommit", "TxnOffsetCommit")

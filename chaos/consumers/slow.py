@@ -9,7 +9,8 @@ from onceproof.consumers.brokers.contract import Locks
 from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
 from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
 
 class SlowSpec(ConsumerFaultSpec):

@@ -6,6 +6,7 @@ Time runs downwards, one row per event. Lanes: the producer, each queue of the b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,9 +127,10 @@ def _of_record(run: RunRecord, run_dir: Path) -> Picture:
     outputs = [OutputSpec.model_validate(output) for output in scenario.outputs.values()]
     claim = outputs[0].claim or Claim.model_validate(scenario.claim or {})
     by_group = {str(output.query): _place(output) for output in outputs}
+    places = dict(zip(scenario.outputs, map(_place, outputs), strict=True))
     return of_trace(
         str(scenario.name),
-        read_trace(run_dir),
+        [replace(event, output=places.get(event.output, event.output)) for event in read_trace(run_dir)],
         consumers.names,
         _place(outputs[0]),
         _keys(spec, run.seed or 0, run_dir),
@@ -197,7 +199,9 @@ def of_trace(
     lanes += [Lane(queue, "queue", "retry " + queues_are.replace("partition", "topic")) for queue in retries]
     # Consumers next to the output of their group, so that few arrows cross another group.
     for name in dict.fromkeys(goes_to.values()):
-        lanes += [*(Lane(each, "consumer") for each in consumers if goes_to[each] == name), Lane(name, "output")]
+        its = [each for each in consumers if goes_to[each] == name]
+        named = {event.output for event in trace if event.consumer in its} - {"", name}
+        lanes += [*(Lane(each, "consumer") for each in its), *(Lane(each, "output") for each in (name, *sorted(named)))]
     place: dict[tuple[str, str], int] = {(lane.kind, lane.name): number for number, lane in enumerate(lanes)}
     rows: list[Row] = []
     holds: list[Hold] = []
@@ -209,7 +213,7 @@ def of_trace(
     for event, is_last in zip(trace, _last_about_message(trace), strict=True):
         goes = goes_to.get(event.consumer, "")
         copy = (goes, event.message)
-        row = _row(event, place, place.get(("output", goes), len(lanes) - 1), again=copy in taken)
+        row = _row(event, place, place.get(("output", event.output or goes), len(lanes) - 1), again=copy in taken)
         if row is None or (row.kind == "start" and row.source not in dead):
             continue  # the first start of a consumer is not shown
         if row.kind == "cut":
@@ -285,17 +289,23 @@ def _results(
     # The claim promises the order of the queue to which a message was published, wherever it was put meanwhile.
     origin = {event.message: event.queue for event in trace if event.kind == "publish"}
     furthest: dict[tuple[str, str, str | None], int] = {}
-    seen: set[tuple[str, int]] = set()
+    # (output, message) -> which take had the effect. Named effects of one take are shown once: a message may have several.
+    seen: dict[tuple[str, int], tuple[str, int]] = {}
+    takes: Counter[str] = Counter()
     found = []
     for event in trace:
+        takes[event.consumer] += event.kind == "take"
         if event.kind == kind:
-            output, queue = goes_to.get(event.consumer, ""), origin.get(event.message, event.queue)
-            again = (output, event.message) in seen
+            output, queue = event.output or goes_to.get(event.consumer, ""), origin.get(event.message, event.queue)
+            take = seen.get((output, event.message))
+            if event.output and take == (event.consumer, takes[event.consumer]):
+                continue
+            again = take is not None
             key = keys[event.message - 1] if event.message <= len(keys) else None
             scope = (output, queue, key if order == "per-key" else None)
             promised = order == "per-partition" or (order == "per-key" and key is not None)
             late = promised and not again and event.message < furthest.get(scope, 0)
             found.append(DrawnEffect(event.message, queue, key or "", late, again, output))
             furthest[scope] = max(furthest.get(scope, 0), event.message)
-            seen.add((output, event.message))
+            seen[output, event.message] = (event.consumer, takes[event.consumer])
     return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -217,6 +218,19 @@ def test_each_group_has_its_own_lanes_and_results() -> None:
     late = [drawn.lanes[row.target].name for row in drawn.rows if drawn.is_late(row)]
     assert late == ["of_b"], "message 1 is late in one output only"
     assert f"what came out of {QUEUE} in of_b: m2, m1 (out of order)" in picture_text.render(drawn)
+
+
+def test_an_effect_is_drawn_at_the_output_that_its_consumer_names() -> None:
+    """Two lines of one message in one output are not the message again; the same message after a crash is."""
+    steps = trace_of("publish 1", "c1 take 1", "c1 effect 1", "c1 effect 1", "c1 effect 1", "c1 crash", "c1 start", "c1 take 1", "c1 effect 1")  # fmt: skip
+    named = [replace(event, output="lines") if number in (3, 4, 8) else event for number, event in enumerate(steps)]
+    drawn = picture(named, consumers="c1")
+    assert [lane.name for lane in drawn.lanes] == ["producer", QUEUE, "c1", "out", "lines"]
+    assert [drawn.lanes[row.target].name for row in drawn.rows if row.kind == "effect"] == ["out", *["lines"] * 3]
+    assert {name: [r.repeated for r in of_one] for name, of_one in drawn.by_queue().items()} == {
+        f"{QUEUE} in out": [False],
+        f"{QUEUE} in lines": [False, True],
+    }
 
 
 def test_a_lost_acknowledgement_is_drawn_and_ends_the_hold() -> None:

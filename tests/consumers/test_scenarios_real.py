@@ -1,4 +1,4 @@
-"""Every shipped scenario of consumers on a real broker: it has the expected verdict, and what a claim allows of its findings."""
+"""Every shipped scenario of the consumers of onceproof on a real broker: it has the expected verdict, and what a claim allows of its findings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onceproof.judge.verdict import judge
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 
-from ..gate import OF_CONSUMERS, TWINS, assert_as_expected
+from ..gate import OF_CONSUMERS, TWINS, WITH_DATABASES, assert_as_expected
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
 
 
-@pytest.mark.parametrize("name", sorted(OF_CONSUMERS))
+@pytest.mark.parametrize("name", sorted(OF_CONSUMERS - WITH_DATABASES))
 def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
     assert_as_expected(name, run_once(name).verdict)
 

@@ -41,6 +41,7 @@ def refusal(tmp_path: Path, old: str, new: str) -> str:
         ("fault: crash", "fault: stall", r"unknown fault of consumers 'stall'\n.*crash"),
         ("{topic: processed,", "{table: processed,", r"a table, which consumers of broker amqp cannot write\n.*topic: QUEUE, or broker: kafka-group"),
         ("{topic: processed,", "{topic: processed, table: processed,", "and has table and topic"),
+        ("outputs:\n", "outputs:\n  more: {topic: more, identity: [id]}\n", r"consumers of broker amqp write to one output, and there are 2\n.*broker: kafka-group"),
         ("{topic: processed,", "{", "and has none"),
         ("at: {message: 3", "at: {batch: 3, message: 3", "batch"),
         ("{topic: processed,", "{topic: orders,", "output 'processed' is the input topic 'orders'"),
@@ -157,6 +158,16 @@ def test_a_remedy_differs_from_its_naive_twin_only_in_the_named_settings(
     assert (one.chaos, one.claim, one.oracle, one.outputs) == (other.chaos, other.claim, other.oracle, other.outputs)
     assert one.pipeline.consumers is not None and other.pipeline.consumers is not None
     assert one.pipeline.consumers.model_copy(update=differs) == other.pipeline.consumers
+
+
+def test_only_a_command_of_ones_own_writes_to_several_outputs(tmp_path: Path) -> None:
+    text = resolved(find("dual-write-outbox"))
+    path = tmp_path / "dual-write-outbox.yaml"
+    path.write_text(text)
+    assert load(path).outputs.keys() == {"orders", "placed"}
+    path.write_text(re.sub(r"(?m)^  (command|args):.*\n(    .*\n|  - .*\n)*", "", text))
+    with pytest.raises(ScenarioError, match=r"onceproof writes to one output, and there are 2\n.*command of your own"):
+        load(path)
 
 
 @pytest.mark.parametrize(

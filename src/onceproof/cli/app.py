@@ -16,19 +16,24 @@ from onceproof.cli import explore as explore_command
 from onceproof.cli import selftest as selftest_command
 from onceproof.cli import serve as serve_command
 from onceproof.cli.options import (
+    DEFAULT_RUNS,
     EXIT_CODES,
     LISTS,
     Ci,
     FreshStack,
+    ItemToList,
     Json,
     Junit,
+    ListBy,
     Name,
     Reports,
     Resolved,
     RunsDir,
+    RunsToRead,
     Seed,
     Stack,
     Tier,
+    WhatToList,
 )
 from onceproof.cli.output import Output, failing_well
 
@@ -91,7 +96,7 @@ def run(
     as_json: Json = False,
     junit: Junit = None,
     report: Reports = None,
-    runs: RunsDir = Path("onceproof-runs"),
+    runs: RunsDir = DEFAULT_RUNS,
     seed: Seed = None,
     stack: Stack = None,
     fresh_stack: FreshStack = False,
@@ -147,7 +152,7 @@ def qualify(
     runs: Annotated[
         Path,
         typer.Option(metavar="DIR", help="Folder in which to create the qualification's directory.", file_okay=False),
-    ] = Path("onceproof-runs"),
+    ] = DEFAULT_RUNS,
     seed: Seed = None,
     stack: Stack = None,
     fresh_stack: FreshStack = False,
@@ -248,7 +253,7 @@ def import_(
     ] = False,
     runs: Annotated[
         Path, typer.Option("--runs", "--runs-dir", metavar="DIR", help="Folder in which to create the run directory.")
-    ] = Path("onceproof-runs"),
+    ] = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """Make a run directory from your own data, for `check` to judge.
@@ -408,10 +413,10 @@ def plan(scenario: Name, as_json: Json = False, stack: Stack = None) -> None:
 
 @app.command("list", rich_help_panel=_WRITE)
 def list_(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"What to list: {', '.join(LISTS)}.")] = LISTS[0],
-    name: Annotated[
-        str | None, typer.Argument(help="A fault, oracle, data set or store: list its fields.", show_default=False)
-    ] = None,
+    what: WhatToList = LISTS[0],
+    name: ItemToList = None,
+    by: ListBy = None,
+    runs: RunsToRead = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """List the shipped scenarios, or what scenarios are made of.
@@ -420,26 +425,16 @@ def list_(
 
     \b
     onceproof list
-    onceproof list faults
+    onceproof list --by row
     onceproof list faults crash
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.show import listing, listing_of
+        from onceproof.cli.show import listing, listing_by_row, listing_of
 
-        output.result(listing(what, as_json) if name is None else listing_of(what, name, as_json))
-
-
-@app.command("schema", rich_help_panel=_WRITE)
-def schema_() -> None:
-    """Print the JSON Schema of scenario files, for your editor.
-
-    \b
-    onceproof schema > onceproof.schema.json
-    """
-    with failing_well() as output:
-        from onceproof.cli.show import schema_text
-
-        output.result(schema_text())
+        if by is not None:
+            output.result(listing_by_row(what, name, by, runs, as_json))
+        else:
+            output.result(listing(what, as_json) if name is None else listing_of(what, name, as_json))
 
 
 app.add_typer(ci_commands.commands)

@@ -1,4 +1,4 @@
-"""The commands to follow up a run: `propose`, `explain`, `report`, `replay`, `shrink`, `picture`; for this machine: `doctor`, `cleanup`."""
+"""The commands to follow up a run: `propose`, `explain`, `report`, `replay`, `shrink`, `picture`; for this machine: `doctor`, `cleanup`; `schema`."""
 
 from __future__ import annotations
 
@@ -216,3 +216,16 @@ def cleanup(
         from onceproof.cli.show import cleaned
 
         output.result(cleaned(dry_run, as_json, stack))
+
+
+@commands.command("schema", rich_help_panel=_WRITE)
+def schema_() -> None:
+    """Print the JSON Schema of scenario files, for your editor.
+
+    \b
+    onceproof schema > onceproof.schema.json
+    """
+    with failing_well() as output:
+        from onceproof.cli.show import schema_text
+
+        output.result(schema_text())

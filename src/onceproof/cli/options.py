@@ -17,6 +17,20 @@ EXIT_CODES = (
 #: What ``list`` can list.
 LISTS = ("scenarios", "faults", "points", "checkers", "oracles", "datasets", "stores", "reports", "decoders")
 
+WhatToList = Annotated[str, typer.Argument(metavar="WHAT", help=f"What to list: {', '.join(LISTS)}.")]
+ItemToList = Annotated[
+    str | None, typer.Argument(help="A fault, oracle, data set or store: list its fields.", show_default=False)
+]
+ListBy = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        metavar="row",
+        help="The scenarios by what they show: each phenomenon with its naive scenarios, its remedies, and what is missing.",
+        show_default=False,
+    ),
+]
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and messages on stderr.")]
 Reports = Annotated[
     list[str] | None,
@@ -68,6 +82,13 @@ Tier = Annotated[
 RunsDir = Annotated[
     Path, typer.Option("--runs", metavar="DIR", help="Folder in which to create run directories.", file_okay=False)
 ]
+RunsToRead = Annotated[
+    Path,
+    typer.Option(
+        "--runs", metavar="DIR", help="With --by: the folder of runs whose last result of each scenario is printed."
+    ),
+]
+DEFAULT_RUNS = Path("onceproof-runs")
 Seed = Annotated[int | None, typer.Option(help="Seed of generated input (default: the scenario's).")]
 
 Resolved = Annotated[

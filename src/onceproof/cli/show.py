@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from onceproof.base.errors import Problem, ScenarioError, UsageError
+from onceproof.base.errors import Problem, UsageError
+from onceproof.base.paths import is_folder
 from onceproof.base.registry import suggest
 from onceproof.base.words import times
 from onceproof.cli.options import LISTS
+from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.scenario.points import LEFT_BEHIND
-from onceproof.scenario_files import document
-from onceproof.scenario_files.load import find, load_all, load_file, names, resolved, warnings
+from onceproof.scenario_files.library import Entry, Row, entries, rows
+from onceproof.scenario_files.load import find, load_all, load_file, resolved, warnings
 from onceproof.scenario_files.plan import Plan, plan
 
 _WIDTH = 80
 #: If the output is not a terminal: lines of a log may be longer.
 _WIDE = 120
+#: Room for the name of a row.
+_ROW = 20
+#: The directory of a run: scenario, time, random letters.
+_RUN_NAME = re.compile(r"(.+)-(\d{8}T\d{6})-[0-9a-f]+", re.ASCII)
 
 
 def listing(what: str, as_json: bool) -> str:
@@ -230,29 +239,88 @@ def _entries(what: str) -> list[tuple[str, str]]:
 
 def _scenarios(as_json: bool) -> str:
     """One line per shipped scenario, grouped by the result that it expects: the anomalies, or held."""
-    shown = sorted(((*_about(name), name) for name in names()), key=lambda one: (one[0] != [], one[0], one[2]))
+    shown = sorted(entries(), key=lambda one: (one.shows != [], one.shows, one.name))
     if as_json:
-        return json.dumps({"scenarios": [{"name": name, "about": about, "shows": what} for what, about, name in shown]})
-    margin = max(len(name) for _, _, name in shown) + 4
+        documents = [
+            {"name": one.name, "about": one.about, "shows": one.shows, "phenomena": one.phenomena} for one in shown
+        ]
+        return json.dumps({"scenarios": documents})
+    margin = max(len(one.name) for one in shown) + 4
     width = max(_WIDTH, shutil.get_terminal_size((_WIDE, 24)).columns)
     lines = ["The shipped scenarios, by the verdict or the anomalies that a run of each is expected to show."]
-    for what, group in itertools.groupby(shown, key=lambda one: one[0]):
+    for what, group in itertools.groupby(shown, key=lambda one: one.shows):
         lines += ["", f"{', '.join(what)}:" if what else "held:"]
-        for _, about, name in group:
-            lines.append(f"  {name:<{margin - 2}}{textwrap.shorten(about, width - margin, placeholder=' ...')}")
+        for one in group:
+            lines.append(f"  {one.name:<{margin - 2}}{textwrap.shorten(one.about, width - margin, placeholder=' ...')}")
     return "\n".join([*lines, "", "in full: onceproof plan NAME; to run one: onceproof run NAME"])
 
 
-def _about(name: str) -> tuple[list[str], str]:
-    """What a scenario expects, and its description. Works even if the scenario is not valid here (a secret is not set)."""
-    try:
-        data = document.read(find(name)).data
-    except ScenarioError as error:
-        return [], f"(does not load: {error.problems[0].message})"
-    about = " ".join(str(data.get("about", "")).split())
-    expect = data.get("expect") or {}
-    verdict = expect.get("verdict", "held")
-    return sorted(expect.get("anomalies", [] if verdict == "held" else [verdict])), about
+def listing_by_row(what: str, name: str | None, by: str, runs: Path, as_json: bool) -> str:
+    """The phenomena: the naive scenarios and the remedies of each, and the last result of each in the folder ``runs``.
+
+    Raises `UsageError` unless ``what`` is the scenarios, without a ``name``, and ``by`` is ``row``.
+    """
+    if by != "row":
+        raise UsageError(f"--by: there is no order {by!r}", hint="onceproof list --by row")
+    if what != "scenarios" or name is not None:
+        raise UsageError(f"--by row lists scenarios, not {name or what!r}", hint="onceproof list --by row")
+    found, last = rows(), _last_results(runs)
+    if as_json:
+        return json.dumps({"rows": [_row_document(row, last) for row in found]})
+    lines = [
+        "What the shipped scenarios show: each phenomenon with its naive scenarios, and the remedies under the same fault."
+    ]
+    for group, members in itertools.groupby(found, key=lambda row: row.phenomenon.group):
+        lines += ["", f"{group}:"]
+        for row in members:
+            lines.append(f"  {row.name:<{_ROW}}{row.phenomenon.title}")
+            lines += _scenario_lines("naive", row.naive, last) + _scenario_lines("remedy", row.remedies, last)
+            lines += [_hanging(f"{'':<{_ROW}}  not yet", row.case.missing, _ROW + 12)] if row.case.missing else []
+    complete = sum(not row.lacks for row in found)
+    return "\n".join([*lines, "", f"{complete} of {len(found)} are shown; what happens in each: docs/phenomena.md"])
+
+
+def _scenario_lines(label: str, scenarios: Sequence[Entry], last: dict[str, Verdict]) -> list[str]:
+    return [
+        f"{'':<{_ROW}}  {label:<9} {one.name}" + (f" (last run: {_result(last[one.name])})" if one.name in last else "")
+        for one in scenarios
+    ]
+
+
+def _row_document(row: Row, last: dict[str, Verdict]) -> dict[str, Any]:
+    def listed(scenarios: Sequence[Entry]) -> list[dict[str, Any]]:
+        return [{"name": one.name, "last": _result(last[one.name]) if one.name in last else None} for one in scenarios]
+
+    return {
+        "row": row.name,
+        "group": row.phenomenon.group,
+        "title": row.phenomenon.title,
+        "about": row.phenomenon.about,
+        "limit": row.phenomenon.limit,
+        "anomalies": row.case.anomalies,
+        "naive": listed(row.naive),
+        "remedies": listed(row.remedies),
+        "missing": row.case.missing,
+    }
+
+
+def _result(verdict: Verdict) -> str:
+    return f"{verdict.word}{': ' if verdict.anomalies() else ''}{', '.join(verdict.anomalies())}"
+
+
+def _last_results(runs: Path) -> dict[str, Verdict]:
+    """Scenario -> the verdict of its newest run in the folder ``runs`` that has one. Only verdicts are read, no history."""
+    found = [(match[2], match[1], match[0]) for path in _in_folder(runs) if (match := _RUN_NAME.fullmatch(path.name))]
+    newest: dict[str, Verdict] = {}
+    for _, scenario, name in sorted(found, reverse=True):
+        if scenario not in newest:
+            with suppress(OSError, ValueError):  # it was never judged, or by another version
+                newest[scenario] = Verdict.from_json(runs / name / VERDICT_FILE)
+    return newest
+
+
+def _in_folder(runs: Path) -> list[Path]:
+    return list(runs.iterdir()) if is_folder(runs) else []
 
 
 def _table(entries: Iterable[tuple[str, str]]) -> str:

@@ -24,7 +24,8 @@ from onceproof.consumers.state import ConsumerState
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.data import Record
 from onceproof.faults.table import Armed
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import ConsumerFaultSpec
 
 #: How often in a row the broker may give a consumer nothing although a message is ready in its queues.
 _MOST_EMPTY_TAKES = 20
@@ -226,7 +227,7 @@ class ScheduleExecutor:
             report = request.did
             assert report is not None
             kind = "refuse" if report.refused else "fenced" if report.fenced else "lost" if report.lost else report.step
-            self._record_message(kind, consumer.name, self._as_recorded(report, message))
+            self._record_message(kind, consumer.name, self._as_recorded(report, message), output=report.output or "")
             if report.fenced and not consumer.lapsed and isinstance(self.queues, Locks):
                 raise _lock_ended(consumer, f"{consumer.name} no longer has message {message.number}")
             consumer.acknowledged = consumer.acknowledged or (report.step == "acknowledge" and not report.lost)
@@ -401,10 +402,14 @@ class ScheduleExecutor:
         message = consumer.holds.number if consumer.holds else 0
         self._append(TraceEvent(kind, self._tick, consumer=consumer.name, message=message))
 
-    def _record_message(self, kind: Kind, consumer: str, message: Message, *, redelivered: bool = False) -> None:
+    def _record_message(
+        self, kind: Kind, consumer: str, message: Message, *, redelivered: bool = False, output: str = ""
+    ) -> None:
         groups = self.layout.groups()
         group = self.layout.group_of[consumer] if consumer and len(groups) > 1 else ""
-        self._append(TraceEvent(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered, group))
+        self._append(
+            TraceEvent(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered, group, output)
+        )
 
     def _append(self, event: TraceEvent) -> None:
         stored = self.timeline.emit(event.timeline_kind, **event.timeline_data())

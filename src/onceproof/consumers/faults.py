@@ -15,7 +15,8 @@ from onceproof.consumers.routes import Lasts
 from onceproof.consumers.trace import TraceEvent, holders
 from onceproof.faults.contract import FaultOf, Proof, faults
 from onceproof.faults.table import Armed, FaultTable
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import ConsumerFaultSpec
 
 if TYPE_CHECKING:
     from onceproof.consumers.brokers.contract import Queues

@@ -20,6 +20,7 @@ message begins with a ``take``. A step is done when the broker has answered. REP
 just done: ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave. Further fields:
 
 - ``"queue"`` and ``"redelivered"`` after a take; ``"message"`` is null if the queues were empty
+- ``"output"`` after an effect: which output it went to, by its name in the scenario, or else which table or topic
 - ``"refused": true`` after an effect that the output refused
 - ``"returned": true`` if the broker gave a published message back because it has no queue for it: the run ends as an error of
   the harness
@@ -55,6 +56,8 @@ class StepReport(BaseModel):
     message: str | None = None
     queue: str | None = None
     redelivered: bool = False
+    output: str | None = None
+    """Where the effect went: the name of an output, or of another table or topic; None: the first output of its group."""
     refused: bool = False
     """Whether the output refused the effect."""
     lost: bool = False

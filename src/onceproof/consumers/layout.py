@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from onceproof.consumers.routes import OutlastsItsBroker
 from onceproof.data import Record
 from onceproof.faults.contract import fault_of
-from onceproof.scenario.model import ConsumersSpec, Scenario, consumers_of
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import Scenario, consumers_of
 from onceproof.scenario.queues import input_queues
 
 #: The group of all consumers, where a scenario names none.
@@ -38,7 +39,7 @@ class Layout:
     """Consumer -> queues that it takes from, in this order."""
     group_of: Mapping[str, str]
     output_of: Mapping[str, str]
-    """Consumer -> name of the output that its effects go to."""
+    """Consumer -> name of the output that its effects go to: the first of its group."""
     tables: Mapping[str, str] = field(default_factory=dict)
     """Name of an output -> its table in Postgres, for outputs that are tables."""
     prepare_sql: str = ""
@@ -49,6 +50,8 @@ class Layout:
     """Whether members of a consumer group keep their partitions while they are away."""
     outlasted: frozenset[str] = frozenset()
     """Consumers that a fault holds for longer than the group's timeout."""
+    outputs_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Consumer -> names of all outputs of its group."""
 
     def groups(self) -> list[str]:
         return list(dict.fromkeys(self.group_of.values()))
@@ -81,6 +84,10 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
         static=consumers.static,
         outlasted=frozenset(fault.target for fault in scenario.chaos if issubclass(fault_of(fault), OutlastsItsBroker)),
+        outputs_of={
+            name: (of_group[group],) if consumers.groups else tuple(scenario.outputs)
+            for name, group in group_of.items()
+        },
     )
 
 

@@ -51,6 +51,8 @@ class TraceEvent:
     redelivered: bool = False
     group: str = ""
     """The consumer's group, where there are several: each group has its own copy of every message."""
+    output: str = ""
+    """Of an effect: where it went, if its consumer says so."""
 
     @property
     def timeline_kind(self) -> str:
@@ -59,7 +61,11 @@ class TraceEvent:
     def timeline_data(self) -> dict[str, Any]:
         """Its fields in the timeline, besides ``at`` and ``kind``."""
         fields = asdict(self)
-        return {name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered", "group")}
+        output = {"output": self.output} if self.output else {}
+        return {
+            **{name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered", "group")},
+            **output,
+        }
 
 
 def from_timeline(event: Event) -> TraceEvent | None:

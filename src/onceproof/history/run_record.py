@@ -36,7 +36,8 @@ from onceproof.history.fields import (
 )
 from onceproof.history.not_a_run import describe_path
 from onceproof.history.version import JUDGE_THERE, other_version
-from onceproof.scenario.model import ConsumersSpec, Scenario, kind_of_pipeline
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import Scenario, kind_of_pipeline
 
 FILE = "run.json"
 #: Validation context while a record is written: every type is checked then.

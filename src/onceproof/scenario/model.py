@@ -20,8 +20,10 @@ from pydantic import (
 from onceproof.base.registry import Registry
 from onceproof.scenario import kinds
 from onceproof.scenario.base import AnyFaultSpec, Model, NumberAsKey, Position
+from onceproof.scenario.consumers import ConsumersSpec
 from onceproof.scenario.formats import Encode, FormatFields
 from onceproof.scenario.outputs import Claim, OutputSpec
+from onceproof.scenario.phenomena import PhenomenonName
 from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Loc
 from onceproof.scenario.stack import StackSpec
@@ -89,57 +91,6 @@ class Prepare(Model):
         "",
         description="SQL statements that run in the pipeline's database, as the pipeline's user, before the job starts: one "
         "text, or a mapping of names to texts, which run in order",
-    )
-
-
-class RetrySpec(Model):
-    """A retry topic: a message whose effect was refused waits there while its consumer takes the next one."""
-
-    topic: str = Field(description="name of the retry topic")
-    consumer: str = Field(description="the consumer that takes from the retry topic, and from nothing else")
-    after: PositiveInt = Field(2, description="ticks that a message waits there before it can be taken")
-
-
-class ConsumersSpec(Model):
-    """Plain consumers as the pipeline.
-
-    Times are ticks of the schedule's own clock, which advances when every consumer has reached its next step: a schedule
-    runs the same way whatever the machine's load.
-    """
-
-    broker: Literal["amqp", "kafka-group", "share-group"] = Field("amqp", description="where they take messages from")
-    names: list[str] = Field(
-        min_length=1, description="one process per name; if several are idle, the first named takes the next message"
-    )
-    queues: Literal["shared", "own"] = Field(
-        "shared", description="shared: all consumers compete for all queues; own: only consumer i takes from queue i"
-    )
-    static: bool = Field(
-        True,
-        description="for a consumer group; true: members keep their partitions while they are away (group.instance.id); "
-        "false: other members take them over",
-    )
-    acknowledge: Literal["after-effect", "before-effect", "with-effect"] = Field(
-        "after-effect", description="the order of effect and acknowledgement; with-effect: both in one transaction"
-    )
-    every: PositiveInt = Field(1, description="ticks between publishing one message and the next")
-    work: PositiveInt = Field(1, description="ticks of work on each message, except those under slow")
-    slow: dict[NumberAsKey, PositiveInt] = Field(
-        default_factory=dict, description="messages that take longer: number of the message, from 1 -> ticks of work"
-    )
-    on_refusal: Literal["again", "release", "retry-topic"] = Field(
-        "again",
-        description="what a consumer does when the output refuses an effect; again: try again; release: give the message back; "
-        "retry-topic: put it into the retry topic",
-    )
-    retry: RetrySpec | None = Field(None, description="the retry topic, for on_refusal: retry-topic")
-    groups: dict[str, list[str]] = Field(
-        default_factory=dict,
-        description="consumer groups that each read the whole input: name -> its consumers (default: one group); an output "
-        "names its group with query",
-    )
-    restart_after: PositiveInt | None = Field(
-        None, description="ticks until a dead consumer is restarted (default: never)"
     )
 
 
@@ -369,6 +320,9 @@ class Scenario(Model):
     name: str = Field(description="leave it out: it is the file's name without .yaml")
     about: str = Field(
         "", description="a sentence or two on what the scenario shows, for `onceproof list` and the report"
+    )
+    phenomena: list[PhenomenonName] = Field(
+        default_factory=list, description="what it shows: `onceproof list --by row`"
     )
     base: str | None = Field(
         None,

@@ -12,7 +12,7 @@ from onceproof.scenario.problem import Loc
 from onceproof.scenario_files.document import Document
 
 #: Keys that describe one file alone. They need not be true of a file that is based on it.
-NOT_INHERITED = frozenset(("name", "about", "expect", "base"))
+NOT_INHERITED = frozenset(("name", "about", "phenomena", "expect", "base"))
 #: Mappings in which one key decides which other keys are allowed. If a file changes that key, it replaces the whole mapping.
 _TAGS: dict[Loc, str] = {("oracle",): "kind"}
 

@@ -259,7 +259,10 @@ class EmbeddedPostgres:
                 password.encode(), _PIPELINE.encode(), b"scram-sha-256"
             ).decode()
             role, database = sql.Identifier(_PIPELINE), sql.Identifier(_PIPELINE)
-            connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(verifier)))
+            # REPLICATION: a pipeline may itself capture the changes of its tables, through a slot of its own.
+            connection.execute(
+                sql.SQL("CREATE ROLE {} LOGIN REPLICATION PASSWORD {}").format(role, sql.Literal(verifier))
+            )
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
 
     def _connect_to_first_database(self) -> psycopg.Connection[tuple[object, ...]]:

@@ -6,6 +6,7 @@ committed: a member that dies holds nothing, and its partition continues at the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Protocol
@@ -91,10 +92,7 @@ class KafkaQueues:
         stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
         for topic in self._single():
             stack.kafka.create_topic(topic, 1)
-        self._tables: Tables | None = None
-        if layout.tables:
-            assert stack.postgres is not None, "validated: a table needs Postgres"
-            self._tables = Tables(stack.postgres, layout)
+        self._tables = Tables(stack.postgres, layout) if stack.postgres is not None else None
 
     @staticmethod
     def warm_up(stack: EmbeddedStack) -> None:
@@ -138,10 +136,15 @@ class KafkaQueues:
         }
 
     def _output_environment(self, consumer: str) -> Mapping[str, str]:
-        output = self._layout.output_of[consumer]
-        if self._tables is not None and output in self._layout.tables:
-            return self._tables.environment(consumer)
-        return {"ONCEPROOF_OUTPUT": self._name(self._layout.outputs[output])}
+        layout = self._layout
+        topics = {name: self._name(topic) for name, topic in layout.outputs.items()}
+        places = {name: topics.get(name) or layout.tables[name] for name in layout.outputs_of[consumer]}
+        first = layout.output_of[consumer]
+        return {
+            "ONCEPROOF_OUTPUTS": json.dumps(places),
+            **({"ONCEPROOF_OUTPUT": topics[first]} if first in topics else {}),
+            **(self._tables.environment(consumer) if self._tables is not None else {}),
+        }
 
     def publish(self, message: Message, record: Record) -> None:
         headers = [*record.headers, ("message", f"m{message.number}".encode())]
@@ -182,6 +185,8 @@ class KafkaQueues:
     def remove(self) -> None:
         """Does not wait for the deletion: the next execution uses other names."""
         self.admin.delete_topics([self._name(self._layout.topic), *self._single()], request_timeout=_ANSWER_S)
+        if self._tables is not None:
+            self._tables.drop_slots()
 
     def group(self, name: str) -> str:
         return f"{self._layout.prefix}{name}"

@@ -26,6 +26,10 @@ _CREATE_POSITIONS = sql.SQL(
     "CREATE TABLE {} (consumer_group text, topic text, partition integer, next_offset bigint NOT NULL, "
     "PRIMARY KEY (consumer_group, topic, partition))"
 ).format(sql.Identifier(POSITIONS))
+_DROP_SLOTS = (
+    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+    "WHERE database = current_database() AND slot_name <> %s"
+)
 
 
 class Tables:
@@ -42,9 +46,11 @@ class Tables:
                 connection.execute(layout.prepare_sql.encode())
 
     def environment(self, consumer: str) -> Mapping[str, str]:
+        """The variables that lead a consumer to the database, and to its table if its first output is one."""
+        table = self._layout.tables.get(self._layout.output_of[consumer])
         return {
             "ONCEPROOF_POSTGRES": self._postgres.client_uri,
-            "ONCEPROOF_TABLE": self._layout.tables[self._layout.output_of[consumer]],
+            **({"ONCEPROOF_TABLE": table} if table is not None else {}),
             "PGPASSFILE": str(self._postgres.passfile),
             "PGOPTIONS": f"-c search_path={self.schema}",
         }
@@ -58,8 +64,15 @@ class Tables:
 
     def collect(self, writer: HistoryWriter) -> dict[str, Any]:
         """Write the commits and the rows of the tables; returns their description for ``run.json``."""
+        if not self._layout.tables:
+            return {}
         places = {name: f"{self.schema}.{table}" for name, table in self._layout.tables.items()}
         return {name: asdict(found) for name, found in collect_postgres(self._postgres, places, writer).items()}
+
+    def drop_slots(self) -> None:
+        """Drop the replication slots that the consumers, which have ended, have left: a server has only a few."""
+        with self._connected() as connection:
+            connection.execute(_DROP_SLOTS, [self._postgres.capture_name])
 
     @contextmanager
     def _connected(self) -> Any:

@@ -9,7 +9,8 @@ from onceproof.base.registry import suggest
 from onceproof.consumers.routes import OutlastsItsBroker
 from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
+from onceproof.scenario.consumers import ConsumersSpec
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario.queues import input_queues, twin
 from onceproof.scenario_files.checks.names import is_topic
@@ -48,9 +49,13 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     if len(scenario.input) > 1:
         message = f"consumers can take from only one input so far, and there are {len(scenario.input)}"
         yield Complaint(("input", 1), message, "for several queues, set the partitions of one input")
-    if len(scenario.outputs) > 1 and not spec.groups:
-        message = f"consumers of one group write to one output, and there are {len(scenario.outputs)}"
-        yield Complaint(("outputs",), message, "keep one, or give each a consumer group of its own", at_key=True)
+    if len(scenario.outputs) > 1 and not spec.groups and spec.broker == "amqp":
+        message = f"consumers of broker amqp write to one output, and there are {len(scenario.outputs)}"
+        yield Complaint(("outputs",), message, "keep one, or use broker: kafka-group", at_key=True)
+    elif len(scenario.outputs) > 1 and not spec.groups and scenario.pipeline.command == WORKER:
+        message = f"the consumer of onceproof writes to one output, and there are {len(scenario.outputs)}"
+        hint = "keep one, give each a consumer group of its own, or name a command of your own"
+        yield Complaint(("outputs",), message, hint, at_key=True)
     for name, output in scenario.outputs.items():
         if output.topic is None and output.table is None:
             message = f"output {name!r} is {store_of(output).about}, which consumers cannot write"

@@ -1,0 +1,71 @@
+"""A Kafka topic with one partition that a program writes to. A record can carry its position in the log that it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+
+class Topic:
+    def __init__(self, output: str) -> None:
+        self._name = json.loads(os.environ["ONCEPROOF_OUTPUTS"])[output]
+        self._servers: dict[str, str | int | float | bool] = {"bootstrap.servers": os.environ["ONCEPROOF_KAFKA"]}
+        self._producer = Producer({**self._servers, "enable.idempotence": True, "acks": "all"})
+
+    def compact(self) -> None:
+        """Let Kafka keep only the last record of each key, and of a deleted key none."""
+        policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+        of = ConfigResource(ResourceType.TOPIC, self._name, incremental_configs=[policy])
+        admin = AdminClient(self._servers)  # closed when nothing names it any more, so not before it has answered
+        admin.incremental_alter_configs([of])[of].result()
+
+    def send(self, value: dict[str, Any] | None, key: str | None = None, position: str = "") -> None:
+        """Return when the broker has the record. Without a value it is a tombstone: it deletes its key."""
+        answers: list[Any] = []
+        self._producer.produce(
+            self._name,
+            None if value is None else json.dumps(value).encode(),
+            key,
+            partition=0,
+            headers={"position": position.encode()},
+            on_delivery=lambda error, _: answers.append(error),
+        )
+        self._producer.flush()
+        if answers != [None]:
+            raise KafkaException(*answers)
+
+    def newest_position(self) -> str:
+        """The position that the last record carries; empty if there is no record."""
+        last = [dict(record.headers() or [])["position"].decode() for record in self._read(last=1)]
+        return last[0] if last else ""
+
+    def records(self) -> list[tuple[str, dict[str, Any] | None]]:
+        """Key and value of all records, in order."""
+        return [
+            (record.key().decode(), json.loads(record.value()) if record.value() is not None else None)
+            for record in self._read()
+        ]
+
+    def _read(self, last: int | None = None) -> Iterator[Any]:
+        with closing(Consumer({**self._servers, "group.id": "none", "enable.auto.commit": False})) as reader:
+            begin, end = reader.get_watermark_offsets(TopicPartition(self._name, 0), timeout=10)
+            if last is not None:
+                begin = max(begin, end - last)
+            reader.assign([TopicPartition(self._name, 0, begin)])
+            while begin < end:
+                record: Any = reader.poll(10)
+                if record is not None and record.error() is None:
+                    begin = record.offset() + 1
+                    yield record

@@ -1,0 +1,404 @@
+"""The phenomena that the scenario library shows: what a streaming system does to its data when something fails.
+
+A scenario names the ones that it shows (``phenomena: [A5, B12/lost]``). A phenomenon has one or more cases, and a case is shown by two
+kinds of scenarios: naive ones, which a run finds violated, and remedies, which hold under the same fault.
+`onceproof.scenario_files.library` finds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, WithJsonSchema
+
+from onceproof.base.registry import suggest
+
+GROUPS = {
+    "A": "Brokers and consumers",
+    "B": "Batches, checkpoints, commits",
+    "C": "State, windows, time",
+    "D": "Joins and databases",
+    "E": "A whole application",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of the ways in which a phenomenon shows."""
+
+    anomalies: tuple[str, ...]
+    """What the naive scenarios must show, each by at least one of them. Empty: a property, for which there is no naive scenario."""
+    name: str = ""
+    """Empty if it is the only one of its phenomenon."""
+    missing: str = ""
+    """What is not shown yet. Empty if naive scenarios and a remedy show all of it."""
+
+
+@dataclass(frozen=True)
+class Phenomenon:
+    id: str
+    title: str
+    about: str
+    """One sentence on what happens."""
+    cases: tuple[Case, ...]
+    limit: str = ""
+    """What cannot be shown on this stack, and why."""
+
+    @property
+    def group(self) -> str:
+        return GROUPS[self.id[0]]
+
+    def names(self) -> list[str]:
+        """What a scenario can write: the whole phenomenon, or one of its cases."""
+        return [self.id, *(f"{self.id}/{case.name}" for case in self.cases if case.name)]
+
+
+NOTHING = "no scenario shows it"
+NO_NAIVE = "the remedy holds, but no naive scenario shows the anomaly"
+
+
+def _one(*anomalies: str, missing: str = "") -> tuple[Case, ...]:
+    return (Case(anomalies, missing=missing),)
+
+
+PHENOMENA = (
+    Phenomenon(
+        "A1",
+        "Redelivery to competing consumers",
+        "A broker gives the message of a dead or disconnected consumer to another one, which is further ahead, so it comes too late.",
+        _one("reordered"),
+    ),
+    Phenomenon(
+        "A2",
+        "Redelivery in a share group, and by a retry topic",
+        "Kafka reorders too, if members compete for single records or if a refused record waits in a topic of its own.",
+        (Case(("reordered",), "share-group"), Case(("reordered",), "retry-topic")),
+    ),
+    Phenomenon(
+        "A3",
+        "Independent readers of one log",
+        "Groups that read the same log do not notice that one of them is dead or slow.",
+        (Case((), "dead"), Case((), "slow", NOTHING)),
+    ),
+    Phenomenon(
+        "A4",
+        "The acknowledgement is lost",
+        "The message is processed and its acknowledgement never arrives, so the broker delivers it again.",
+        _one("duplicate"),
+    ),
+    Phenomenon(
+        "A5",
+        "A crash between output and offset",
+        "The consumer has written its output and dies before its offset is stored.",
+        _one("duplicate"),
+    ),
+    Phenomenon(
+        "A6",
+        "A crash between offset and output",
+        "The consumer has stored its offset and dies before it has written its output.",
+        _one("lost-write"),
+    ),
+    Phenomenon(
+        "A7",
+        "Retention overtakes a reader",
+        "The log deletes records that a slow consumer has not read, and its client silently continues after them.",
+        _one("lost-write", missing=NOTHING),
+    ),
+    Phenomenon(
+        "A8",
+        "Replay from an earlier offset",
+        "Offsets are set back and the same records are processed again.",
+        _one("duplicate", missing=NO_NAIVE),
+    ),
+    Phenomenon(
+        "A9",
+        "A burst of input",
+        "Input comes faster than it is processed: it is dropped, kept in memory, or held back.",
+        _one("stale-tail", missing=NOTHING),
+        "growing memory is not an anomaly of the output, so no verdict depends on it",
+    ),
+    Phenomenon(
+        "A10",
+        "Producer retries without idempotence",
+        "A producer sends a batch of records again that the broker has already stored, or stores out of order.",
+        (
+            Case(("duplicate", "reordered"), "output"),
+            Case(("duplicate",), "input", "no scenario has such duplicates already in its input"),
+        ),
+    ),
+    Phenomenon(
+        "A11",
+        "A record that always fails",
+        "A record cannot be processed, however often it is tried: it blocks all others, or it is dropped.",
+        _one("stale-tail", missing=NOTHING),
+    ),
+    Phenomenon(
+        "A12",
+        "A leader dies",
+        "A partition's leader dies with records that it had acknowledged and no other replica had.",
+        _one("lost-write"),
+        "a kill ends the broker's process; what a loss of power also takes, unwritten pages of the file system, stays",
+    ),
+    Phenomenon(
+        "A13",
+        "An isolated leader accepts writes",
+        "A leader is cut off from its followers, still accepts records, and discards them when it is back.",
+        _one("lost-write"),
+    ),
+    Phenomenon(
+        "B1",
+        "Output before checkpoint",
+        "The output of a batch is visible, the driver dies before the checkpoint records it, and the batch is replayed.",
+        _one("duplicate"),
+    ),
+    Phenomenon(
+        "B2",
+        "The outcome of a COMMIT is unknown",
+        "The connection breaks at a COMMIT, and the client cannot know whether Postgres has applied it.",
+        (
+            Case(("duplicate",), "retried"),
+            Case(
+                ("lost-write",),
+                "given-up",
+                "only a planted bug of `onceproof selftest` shows it: commit-error-swallowed",
+            ),
+        ),
+    ),
+    Phenomenon(
+        "B3",
+        "The answer to EndTxn is lost",
+        "Kafka has committed a transaction, and its producer sees a time-out.",
+        _one("duplicate"),
+        "no released client can end a transaction that another process has prepared (KIP-939), so two-phase commit is not shown",
+    ),
+    Phenomenon(
+        "B4",
+        "Half a batch is visible",
+        "Each row commits by itself, so readers see a part of a batch.",
+        _one("torn-batch"),
+    ),
+    Phenomenon(
+        "B5",
+        "Progress before output",
+        "Progress is committed before the rows that it counts, and a crash comes in between.",
+        _one("lost-write", "commit-ahead-of-effect"),
+    ),
+    Phenomenon(
+        "B6",
+        "What idempotence assumes",
+        "Skipping or overwriting a replay works only with the same batches, the same rows, and one writer.",
+        (
+            Case(("lost-write",), "same-batches"),
+            Case(("diverged-replay",), "same-rows"),
+            Case(("duplicate", "zombie-write"), "one-writer"),
+        ),
+    ),
+    Phenomenon(
+        "B7",
+        "A process thought dead is alive",
+        "A process pauses, another one takes over, and the first wakes up and writes.",
+        (Case(("duplicate", "zombie-write"), "driver"), Case(("duplicate",), "consumer")),
+    ),
+    Phenomenon(
+        "B8",
+        "A late end of a transaction",
+        "An EndTxn that was delayed on an old connection ends the next transaction of the same producer.",
+        _one("lost-write"),
+        "producers of librdkafka have one epoch for all their transactions; with a new epoch for each one (KIP-890) a broker refuses it",
+    ),
+    Phenomenon(
+        "B9",
+        "A transaction is left open",
+        "A dead writer's open transaction hides everything after it from read_committed readers.",
+        _one("hanging-transaction"),
+    ),
+    Phenomenon(
+        "B10",
+        "Uncommitted input is read",
+        "A job reads records of a transaction that is aborted later.",
+        _one("aborted-read"),
+    ),
+    Phenomenon(
+        "B11",
+        "Offsets have holes",
+        "Aborted records and control records have offsets too, so counting offsets is not counting records.",
+        _one("lost-write", missing=NO_NAIVE),
+    ),
+    Phenomenon(
+        "B12",
+        "The checkpoint is lost, damaged or reused",
+        "A query starts again with other batch numbers or another id, and its sink trusts the old ones.",
+        (
+            Case(("lost-write",), "lost"),
+            Case(("duplicate",), "damaged"),
+            Case(("lost-write",), "reused", "no scenario has a progress id that another query uses again"),
+        ),
+    ),
+    Phenomenon(
+        "B13",
+        "Two sinks in one batch",
+        "One sink of a batch has committed when the driver dies, and the other has not.",
+        _one("sink-disagreement"),
+    ),
+    Phenomenon(
+        "B14",
+        "Several attempts at a task",
+        "Spark runs a task again, and what the first attempt has written stays.",
+        (Case(("duplicate",), "retry"), Case(("duplicate",), "speculation")),
+    ),
+    Phenomenon(
+        "B15",
+        "Totals across batches",
+        "A total is larger than one batch, and a crash makes a batch count twice or not at all.",
+        _one("wrong-value"),
+    ),
+    Phenomenon(
+        "B16",
+        "The sink refuses and the job continues",
+        "A job logs the error of its sink, continues, and loses what was refused.",
+        (
+            Case(("lost-write",), "away"),
+            Case(
+                ("lost-write",),
+                "record",
+                "no scenario has a constraint violation, a record too large, or a dead-letter output",
+            ),
+        ),
+    ),
+    Phenomenon(
+        "C1",
+        "State is rebuilt after a failure",
+        "State comes back from a checkpoint, a changelog or the input, or it is lost with the process.",
+        _one("wrong-value"),
+    ),
+    Phenomenon(
+        "C2",
+        "Windows across a crash",
+        "The process dies in the middle of a window.",
+        (
+            Case(("wrong-value",), "tumbling"),
+            Case(("wrong-value",), "hopping", NOTHING),
+            Case(("wrong-value",), "sliding", NOTHING),
+            Case(("wrong-value",), "session", NO_NAIVE),
+        ),
+    ),
+    Phenomenon(
+        "C3",
+        "Events that come too late",
+        "Events behind the watermark are dropped, counted by nobody, and differently after a restart.",
+        _one("lost-write"),
+    ),
+    Phenomenon(
+        "C4",
+        "Event time and processing time",
+        "A stopped job catches up, and a rate by processing time shows a peak that never was.",
+        _one("wrong-value", missing=NOTHING),
+    ),
+    Phenomenon(
+        "C5",
+        "Whose clock",
+        "A device with a wrong clock puts its events into wrong windows.",
+        _one("wrong-value", missing=NOTHING),
+    ),
+    Phenomenon(
+        "D1",
+        "Two streams joined",
+        "One side of a join waits in the state when the process dies.",
+        _one("lost-write", missing="the naive scenarios break by an append without progress (B1), not by their join"),
+    ),
+    Phenomenon(
+        "D2",
+        "A stream joined with a table",
+        "An event is joined with the table as it is now, not as it was at the event's time.",
+        (
+            Case(("wrong-value",), "current-table"),
+            Case(("wrong-value",), "crash", "no naive scenario is right without a fault and wrong with it"),
+        ),
+    ),
+    Phenomenon(
+        "D3",
+        "Two tables joined",
+        "A materialised view is maintained from the changes of its tables, and a crash comes in between.",
+        _one("wrong-value", missing=NOTHING),
+    ),
+    Phenomenon(
+        "D4",
+        "Joins depend on the order of streams",
+        "A rerun reads two streams in another order, and its join gives other rows.",
+        _one("diverged-replay", missing=NO_NAIVE),
+    ),
+    Phenomenon(
+        "D5",
+        "Two writers, two orders",
+        "Two clients write to a database and a search index, in different orders, and neither sees an error.",
+        _one("sink-disagreement"),
+    ),
+    Phenomenon(
+        "D6",
+        "Half of a dual write",
+        "A process dies between its writes to two systems.",
+        _one("sink-disagreement"),
+    ),
+    Phenomenon(
+        "D7",
+        "Change data capture resumes",
+        "A consumer of a database's changes dies in the middle of a transaction and continues at its position.",
+        _one("lost-write", "duplicate"),
+    ),
+    Phenomenon(
+        "D8",
+        "A snapshot and its log position",
+        "Rows are written while the initial snapshot is taken, and the changes do not begin where it ends.",
+        _one("lost-write", "duplicate"),
+    ),
+    Phenomenon(
+        "D9",
+        "A view from a compacted log",
+        "A view is built from the newest value of each key and the deletions, with a crash in between.",
+        _one("unexplained", "wrong-value"),
+    ),
+    Phenomenon(
+        "D10",
+        "Events and snapshots of state",
+        "State is derived from events, and a crash comes between an event and the snapshot.",
+        _one("wrong-value"),
+    ),
+    Phenomenon(
+        "E1",
+        "Monitoring with alerts",
+        "Metrics become statistics per minute and alerts, and each alert must be sent once.",
+        _one("duplicate", "lost-write", missing=NOTHING),
+    ),
+    Phenomenon(
+        "E2",
+        "A year of real data",
+        "All 336,776 flights of a year pass through the reference pipelines under faults.",
+        _one(missing="the largest scenario has 60,000 flights"),
+    ),
+)
+
+
+def of(name: str) -> tuple[Phenomenon, tuple[Case, ...]]:
+    """The phenomenon and the cases that ``name`` means: ``A3`` all of them, ``A3/slow`` one. Raises `ValueError` with a suggestion."""
+    for one in PHENOMENA:
+        if name == one.id:
+            return one, one.cases
+        for case in one.cases:
+            if case.name and name == f"{one.id}/{case.name}":
+                return one, (case,)
+    raise ValueError(f"there is no such phenomenon; {suggest(name, known())}")
+
+
+def known() -> list[str]:
+    """All names that a scenario can write."""
+    return [name for one in PHENOMENA for name in one.names()]
+
+
+def _checked(name: str) -> str:
+    of(name)
+    return name
+
+
+#: A name that a scenario can write. Editors complete it.
+PhenomenonName = Annotated[str, AfterValidator(_checked), WithJsonSchema({"type": "string", "enum": known()})]

@@ -1,0 +1,85 @@
+"""Consumers that write to Postgres and Kafka, and their naive twins: five executions of each, and the naive ones without their fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from onceproof.base.timeline import Timeline
+from onceproof.consumers.brokers import services
+from onceproof.consumers.brokers.contract import Broker
+from onceproof.explore.replay import execute_once
+from onceproof.history.run_directory import RunDir
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import judge
+from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import find, load
+from onceproof.stack.processes.owner import Owner
+
+from ..gate import WITH_DATABASES, assert_as_expected
+
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full, pytest.mark.timeout(300)]
+
+#: A remedy -> its naive twins.
+TWINS = {
+    "dual-write-outbox": ["dual-write-fails-in-part"],
+    "dual-write-one-log": ["dual-write-race"],
+    "capture-position-with-effect": ["capture-position-first-loses", "capture-position-last-duplicates"],
+    "snapshot-of-slot": ["snapshot-before-slot-loses", "slot-before-snapshot-duplicates"],
+    "view-with-tombstones": ["view-without-tombstones"],
+    "view-rebuilt-at-once": ["view-rebuilt-record-by-record"],
+    "snapshot-covers-events": ["event-without-snapshot"],
+}
+NAIVE = [name for twins in TWINS.values() for name in twins]
+TIMES = 5
+#: Names of an execution's topics, schema and group begin with its number.
+NUMBERS = count(1)
+
+Execute = Callable[[Scenario], Verdict]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("databases")
+    (folder / "logs").mkdir()
+    with Owner() as owner:
+        start = services.fetched(load(find("dual-write-outbox")))
+        yield start(owner, folder, Timeline(folder / "events.jsonl"))
+
+
+@pytest.fixture
+def execute(broker: Broker, tmp_path: Path) -> Execute:
+    def once(scenario: Scenario) -> Verdict:
+        number = next(NUMBERS)
+        directory = RunDir.below(tmp_path / str(number))
+        execute_once(scenario, find(scenario.name).parent, lambda *_: broker, directory, number=number)
+        return judge(directory.path)
+
+    return once
+
+
+@pytest.mark.parametrize("name", [*TWINS, *NAIVE])
+def test_each_execution_has_the_expected_verdict_and_its_fault_hits(execute: Execute, name: str) -> None:
+    for _ in range(TIMES):
+        assert_as_expected(name, execute(load(find(name))))
+
+
+@pytest.mark.parametrize("name", NAIVE)
+def test_without_its_fault_the_naive_pipeline_holds(execute: Execute, name: str) -> None:
+    verdict = execute(load(find(name)).model_copy(update={"chaos": []}))
+    assert verdict.outcome is Outcome.HELD and not verdict.findings, verdict.reasons
+
+
+def test_every_scenario_with_databases_is_here() -> None:
+    assert {*TWINS, *NAIVE} == WITH_DATABASES
+
+
+@pytest.mark.parametrize(("remedy", "naive"), [(remedy, name) for remedy, twins in TWINS.items() for name in twins])
+def test_twins_differ_only_in_an_option_of_the_command(remedy: str, naive: str) -> None:
+    one, other = load(find(naive)), load(find(remedy))
+    assert (one.stack, one.input, one.chaos, one.outputs) == (other.stack, other.input, other.chaos, other.outputs)
+    assert (one.oracle, one.claim, one.pipeline.consumers) == (other.oracle, other.claim, other.pipeline.consumers)
+    assert one.pipeline.command[:2] == other.pipeline.command[:2]
