@@ -47,8 +47,10 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
     for lane in range(lanes):
         cells[_middle(lane)] = stems.get((lane, number), "|")
     if row.source == row.target:
-        own = {"crash": " X crash", "cut": " X cut off"}.get(row.kind, " back again")
-        _put(cells, _middle(row.source) + (1 if row.kind == "start" else -1), own)
+        own = {"crash": " X crash", "cut": " X cut off", "stop": " X stopped", "resume": " resumed"}
+        own |= {"delete": f" X m{row.message} deleted"}
+        place = 1 if row.kind in ("start", "resume") else -1
+        _put(cells, _middle(row.source) + place, own.get(row.kind, " back again"))
         return "".join(cells)
     one, other = _middle(row.source), _middle(row.target)
     way = 1 if other > one else -1
@@ -56,6 +58,7 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
         "again": "=",
         "return": "=",
         "retry": "=",
+        "dead-letter": "=",
         "refuse": "~",
         "lost": ".",
         "fenced": ".",
@@ -72,6 +75,7 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
         "fenced": " ack refused ",
         "fail": " fails ",
         "retry": f" m{row.message} later ",
+        "dead-letter": f" m{row.message} aside ",
     }
     text = label.get(row.kind, f" m{row.message} ")
     # Near the end that the message goes to: the middle of a long arrow may lie on another lane.

@@ -33,6 +33,14 @@ def in_words(picture: Picture, number: int) -> str:
             return f"{target} refuses {message} of {source}"
         case "retry":
             return f"{source} puts {message} into {target}, for later"
+        case "dead-letter":
+            return f"{source} puts {message}, which its output refuses, into {target}"
+        case "stop":
+            return f"{source} is stopped"
+        case "resume":
+            return f"{source} is resumed"
+        case "delete":
+            return f"{source} deletes {message}, which no consumer has read"
         case "lost":
             return f"the acknowledgement of {message} by {source} gets no answer"
         case "fenced":
