@@ -75,6 +75,8 @@ class LostWrite(Checker):
             "A producer is used again after an indefinite error: an EndTxn that arrives late ends its next transaction "
             "(KAFKA-17754).",
             "acks=1 and the leader dies: the acknowledged records were on one disk only (crash of the leader).",
+            "The log deletes a record before a slow reader has read it, and the reader's client silently continues with the "
+            "oldest one that is left (retention).",
         ),
         decided="The oracle expects the row or record, no reader sees it, and its input counts as done: the query that "
         "writes the output (if the output names none: each query that reads the partition) recorded an offset beyond "
@@ -88,6 +90,8 @@ class LostWrite(Checker):
             "Write rows and progress in one transaction of the sink (onceproof.sinks).",
             "Let errors end the query: the restart runs the batch again, and the write is not lost.",
             "Kafka: acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
+            "A reader ends if its next record is gone (auto.offset.reset=none; Spark: failOnDataLoss=true), and its lag is "
+            "watched.",
         ),
         sources=(
             "Jepsen, Bufstream 0.1.0 (2024), on writes lost to a delayed EndTxn; KAFKA-17754; KIP-890",

@@ -45,7 +45,10 @@ TWINS = (
     ("amqp-cut-reorders", "amqp-cut-queue-per-consumer", "reordered"),
     ("crash-before-offset-duplicates", "crash-before-offset-transactional", "duplicate"),
     ("crash-before-position-duplicates", "position-with-row", "duplicate"),
+    ("member-dies-duplicates", "member-dies-idempotent", "duplicate"),
     ("offset-before-effect-loses", "offset-before-effect-transactional", "lost-write"),
+    ("poison-skipped", "poison-dead-letter", "lost-write"),
+    ("retention-skips", "retention-stops", "lost-write"),
 )
 
 

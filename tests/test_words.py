@@ -75,7 +75,7 @@ SPEAKING = ("chaos", "checkers", "reports", "sinks", "src")
 EFFECT_IS_A_TERM = {
     "chaos/consumers": "a step of a consumer: take, effect, acknowledge",
     "src/onceproof/consumers": "a step of a consumer",
-    "src/onceproof/scenario/model.py": "the field `acknowledge` has the values before-effect, after-effect and with-effect",
+    "src/onceproof/scenario/consumers.py": "the field `acknowledge` has the values before-effect, after-effect and with-effect",
     "src/onceproof/scenario_files/checks/consumers.py": "a step of a consumer",
 }
 EFFECT = re.compile(r"(?<![\w-])effects?(?![\w-])")

@@ -30,7 +30,14 @@ class Crash(AtItsStep):
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
         consumers = consumers_of(scenario)
         found: list[SpecProblem] = []
-        if consumers.broker == "kafka-group" and consumers.restart_after is None:
+        if consumers.broker == "kafka-group" and not consumers.static:
+            if consumers.restart_after is not None:
+                message = f"{spec.target} is not a static member: others take over its partitions, and it cannot come back yet"
+                found.append(SpecProblem((), message, "leave out pipeline: consumers: restart_after"))
+            if spec.target in consumers.names and len(consumers.names) == 1:
+                message = f"{spec.target} is alone: no other member can take over its partitions"
+                found.append(SpecProblem(("target",), message, "name another consumer under names"))
+        elif consumers.broker == "kafka-group" and consumers.restart_after is None:
             message = f"{spec.target} is a static member: after its death its partitions wait for it, and it is never restarted"
             found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
         return found + too_late(spec, scenario, "a crash")
@@ -42,6 +49,9 @@ class Crash(AtItsStep):
         )
         why = "consumers ask before each step, and all others wait while this one is killed"
         return Placement("exact", "gate of the consumers", why, proof)
+
+    def kills(self) -> bool:
+        return True
 
     def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
         context.processes.kill(self._spec.target)

@@ -23,8 +23,8 @@ from onceproof.kinds.contract import has_picture
 from onceproof.scenario.model import InputSpec
 from onceproof.scenario.outputs import Claim, OutputSpec
 
-_Work = Literal["effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail"]
-RowKind = Literal[_Work, "publish", "take", "again", "start", "refuse", "cut"]
+_Work = Literal["effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail", "dead-letter"]
+RowKind = Literal[_Work, "publish", "take", "again", "start", "refuse", "cut", "stop", "resume", "delete"]
 
 #: What a consumer does with a message that it has.
 _WORK = get_args(_Work)
@@ -197,6 +197,9 @@ def of_trace(
     retries = sorted({event.queue for event in trace if event.kind == "retry"})
     lanes = [Lane("producer", "producer"), *(Lane(queue, "queue", queues_are) for queue in queues)]
     lanes += [Lane(queue, "queue", "retry " + queues_are.replace("partition", "topic")) for queue in retries]
+    lanes += [
+        Lane(queue, "queue", "dead letters") for queue in sorted({e.queue for e in trace if e.kind == "dead-letter"})
+    ]
     # Consumers next to the output of their group, so that few arrows cross another group.
     for name in dict.fromkeys(goes_to.values()):
         its = [each for each in consumers if goes_to[each] == name]
@@ -251,11 +254,13 @@ def _row(event: TraceEvent, place: Mapping[tuple[str, str], int], output: int, *
             return Row("again" if again else "take", event.tick, queue, consumer, event.message)
         case "effect" | "refuse":
             return Row(event.kind, event.tick, consumer, output, event.message)
-        case "acknowledge" | "lost" | "return" | "fenced" | "retry":
+        case "acknowledge" | "lost" | "return" | "fenced" | "retry" | "dead-letter":
             return Row(event.kind, event.tick, consumer, queue, event.message)
         case "release" | "lapse":
             return Row("return", event.tick, consumer, queue, event.message)
-        case "start" | "cut":
+        case "delete":
+            return Row(event.kind, event.tick, queue, queue, event.message)
+        case "start" | "cut" | "stop" | "resume":
             return Row(event.kind, event.tick, consumer, consumer, event.message)
         case "crash" | "end":
             return Row("crash", event.tick, consumer, consumer, event.message)
@@ -269,7 +274,7 @@ def _last_about_message(trace: Sequence[TraceEvent]) -> list[bool]:
     last = []
     for event in reversed(trace):
         last.append(following.get(event.consumer, "take") in ("take", "start"))
-        if event.kind not in ("commit", "return", "cut", "lapse"):
+        if event.kind not in ("commit", "return", "cut", "lapse", "stop", "resume", "delete"):
             following[event.consumer] = event.kind
     return last[::-1]
 

@@ -15,6 +15,8 @@ _LEFT, _LANE, _TOP, _ROW = 52, 168, 92, 26
 _CHIP, _CHIP_HEIGHT, _GAP, _HEADING = 152, 40, 12, 30
 _NAME, _KEY = 20, 18
 
+#: Rows within one lane that are drawn as a cross, and their labels.
+_CROSSED = {"crash": "crash", "cut": "cut off", "stop": "stopped", "delete": "m{m} deleted"}
 _STYLE = """
 :root { color-scheme: light dark; }
 svg { --back: #ffffff; --ink: #1f2328; --faint: #6e7781; --line: #d0d7de; --box: #ddf4ff; --edge: #0969da; --bad: #cf222e; --badbox: #ffebe9; }
@@ -142,14 +144,19 @@ class _Drawing:
         ET.SubElement(made, "title").text = _clean(f"{self._picture.lanes[hold.lane].name} has {message}")
 
     def _row(self, number: int, row: Row) -> None:
-        y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost", "fenced", "fail")
-        if row.kind in ("crash", "cut"):
+        y, bad = (
+            self._y(number),
+            row.kind in ("again", "return", "refuse", "retry", "lost", "fenced", "fail", "dead-letter"),
+        )
+        if row.kind in _CROSSED:
             x = self._x(row.source)
             for one, other in ((-9, 9), (9, -9)):
                 self._line("cross", x - 9, y + one, x + 9, y + other)
-            self._write(x + 16, y + 5, "crash" if row.kind == "crash" else "cut off", "badtext label")
-        elif row.kind == "start":
-            self._write(self._x(row.source) + 12, y + 5, "back again", "small label")
+            self._write(x + 16, y + 5, _CROSSED[row.kind].format(m=row.message), "badtext label")
+        elif row.kind in ("start", "resume"):
+            self._write(
+                self._x(row.source) + 12, y + 5, "back again" if row.kind == "start" else "resumed", "small label"
+            )
         else:
             late = self._picture.is_late(row)
             style = " bad" if bad else " ack" if row.kind == "acknowledge" else ""

@@ -13,7 +13,7 @@ _TICK = 6
 _LANE = 14
 _NAME = _LANE - 2
 _STROKE = {
-    **dict.fromkeys(("again", "return", "retry"), "="),
+    **dict.fromkeys(("again", "return", "retry", "dead-letter"), "="),
     **dict.fromkeys(("refuse", "fail"), "~"),
     **dict.fromkeys(("lost", "fenced", "acknowledge"), "."),
 }
@@ -53,8 +53,10 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
     for lane in range(lanes):
         cells[_middle(lane)] = stems.get((lane, number), "|")
     if row.source == row.target:
-        own = {"crash": " X crash", "cut": " X cut off"}.get(row.kind, " back again")
-        _put(cells, _middle(row.source) + (1 if row.kind == "start" else -1), own)
+        own = {"crash": " X crash", "cut": " X cut off", "stop": " X stopped", "resume": " resumed"}
+        own |= {"delete": f" X m{row.message} deleted"}
+        place = 1 if row.kind in ("start", "resume") else -1
+        _put(cells, _middle(row.source) + place, own.get(row.kind, " back again"))
         return "".join(cells)
     one, other = _middle(row.source), _middle(row.target)
     way = 1 if other > one else -1

@@ -33,6 +33,14 @@ def in_words(picture: Picture, number: int) -> str:
             return f"{target} refuses {message} of {source}"
         case "retry":
             return f"{source} puts {message} into {target}, for later"
+        case "dead-letter":
+            return f"{source} puts {message}, which its output refuses, into {target}"
+        case "stop":
+            return f"{source} is stopped"
+        case "resume":
+            return f"{source} is resumed"
+        case "delete":
+            return f"{source} deletes {message}, which no consumer has read"
         case "lost":
             return f"the acknowledgement of {message} by {source} gets no answer"
         case "fenced":
@@ -53,6 +61,11 @@ def message_of(picture: Picture, number: int) -> int:
 def label_of(row: Row) -> str:
     """The label of a row's arrow."""
     message = f"m{row.message}"
-    labels = {"again": f"{message} again", "return": f"{message} back", "retry": f"{message} later"}
+    labels = {
+        "again": f"{message} again",
+        "return": f"{message} back",
+        "retry": f"{message} later",
+        "dead-letter": f"{message} aside",
+    }
     labels |= {"refuse": f"{message} refused", "acknowledge": "ack", "lost": "ack lost", "fenced": "ack refused"}
     return (labels | {"fail": "fails"}).get(row.kind, message)

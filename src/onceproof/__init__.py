@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from onceproof.api.faults import LostPut as LostPut
     from onceproof.api.faults import LostRequest as LostRequest
     from onceproof.api.faults import Partition as Partition
+    from onceproof.api.faults import Poison as Poison
     from onceproof.api.faults import Reject as Reject
     from onceproof.api.faults import RejectedPut as RejectedPut
+    from onceproof.api.faults import Retention as Retention
+    from onceproof.api.faults import Rewind as Rewind
     from onceproof.api.faults import Slow as Slow
     from onceproof.api.faults import SlowPut as SlowPut
     from onceproof.api.faults import Stall as Stall

@@ -15,6 +15,7 @@ from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.reports.picture import svg as picture_svg
 from onceproof.reports.picture import text as picture_text
 from onceproof.reports.picture.picture import Picture, of_run, of_trace
+from onceproof.reports.picture.words import in_words
 from onceproof.scenario_files.load import find, load
 
 QUEUE = "orders"
@@ -238,3 +239,18 @@ def test_a_lost_acknowledgement_is_drawn_and_ends_the_hold() -> None:
     first, second = drawn.holds
     assert (drawn.rows[first.last].kind, drawn.rows[second.first].kind) == ("lost", "again")
     assert "ack lost" in picture_text.render(drawn) and "ack lost" in picture_svg.render(drawn)
+
+
+def test_stops_deletions_and_dead_letters_are_drawn() -> None:
+    trace = trace_of("publish 1", "c1 take 1", "c1 stop 1", "publish 2", "c1 delete 2", "c1 resume 1", "c1 refuse 1")
+    trace += [TraceEvent("dead-letter", 8, 0.0, "c1", 1, "letters"), *trace_of("c1 acknowledge 1")]
+    drawn = picture(trace, consumers="c1")
+    assert [lane.name for lane in drawn.lanes] == ["producer", QUEUE, "letters", "c1", "out"]
+    (hold,) = drawn.holds
+    assert (hold.first, hold.last) == (1, len(drawn.rows) - 1), "a stopped consumer keeps its message"
+    text = picture_text.render(drawn)
+    assert all(label in text for label in ("X stopped", "X m2 deleted", "resumed", "refused", "m1 aside")), text
+    drawing = picture_svg.render(drawn)
+    assert all(label in drawing for label in ("stopped", "m2 deleted", "resumed", "m1 aside"))
+    assert in_words(drawn, 4) == "orders deletes m2, which no consumer has read"
+    assert in_words(drawn, 7) == "c1 puts m1, which its output refuses, into letters"

@@ -7,8 +7,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from onceproof.consumers.trace import read_trace
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
@@ -44,6 +46,38 @@ def test_a_lost_acknowledgement_is_proved_by_its_frames_and_by_the_redelivery(ru
         assert (
             "none of them reached the broker" in fault.evidence[0] and "the broker gave it to c1" in fault.evidence[-1]
         )
+
+
+def test_a_slow_reader_delays_no_other_group(run_once: RunOnce, tmp_path: Path) -> None:
+    """The other groups do the same steps at the same ticks as without the fault."""
+    control = tmp_path / "control.yaml"
+    control.write_text("base: fan-out-slow-reader\nchaos: []\n")
+    steps = []
+    for scenario in ("fan-out-slow-reader", control):
+        trace = read_trace(run_once(scenario).run_dir)
+        steps.append([(e.kind, e.tick, e.consumer, e.message) for e in trace if e.consumer in ("biller", "auditor")])
+    assert steps[0] == steps[1] and len(steps[0]) > 20
+
+
+def test_what_retention_deleted_is_in_the_history(run_once: RunOnce) -> None:
+    result = run_once("retention-skips")
+    (finding,) = result.verdict.findings
+    assert "Input orders/0@2 is committed" in finding.witnesses[0].argument
+    assert result.verdict.counts["input"] == 6
+
+
+def test_a_rewound_group_writes_what_it_is_given_again(run_once: RunOnce) -> None:
+    assert run_once("rewind-duplicates").verdict.anomalies() == {"duplicate": 2}
+    assert run_once("rewind-idempotent").verdict.counts["effects.processed"] == 4
+
+
+def test_a_dead_letter_has_the_place_of_its_message_and_the_reason(run_once: RunOnce) -> None:
+    run = run_once("poison-dead-letter").run_dir
+    output = pq.read_table(run / "history" / "output.parquet").to_pylist()
+    (letter,) = [json.loads(row["content"]) for row in output if row["output"] == "refused"]
+    assert (letter["partition"], letter["offset"]) == (0, 2)
+    assert json.loads(letter["message"]) == {"id": 3, "key": ""}
+    assert "violates check constraint" in letter["reason"]
 
 
 def judged_as(run: Path, to: Path, **claim: str) -> Finding:

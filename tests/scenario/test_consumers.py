@@ -38,7 +38,7 @@ def refusal(tmp_path: Path, old: str, new: str) -> str:
         ("names: [c1, c2]", "names: [c1, c2]\n    queues: own", "queues: own needs one queue for each of 2 consumers, and the input has 1"),
         ("amqp: {}", "postgres: {}", r"need an AMQP broker.*\n.*add 'amqp: \{\}'"),
         ("amqp: {}", "amqp: {}, object_store: {}", r"the object store is for checkpoints, and consumers have none"),
-        ("fault: crash", "fault: stall", r"unknown fault of consumers 'stall'\n.*crash"),
+        ("fault: crash", "fault: fence", r"unknown fault of consumers 'fence'\n.*crash"),
         ("{topic: processed,", "{table: processed,", r"a table, which consumers of broker amqp cannot write\n.*topic: QUEUE, or broker: kafka-group"),
         ("{topic: processed,", "{topic: processed, table: processed,", "and has table and topic"),
         ("outputs:\n", "outputs:\n  more: {topic: more, identity: [id]}\n", r"consumers of broker amqp write to one output, and there are 2\n.*broker: kafka-group"),

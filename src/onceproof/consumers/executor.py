@@ -18,17 +18,25 @@ from onceproof.consumers.faults import ConsumerFaultContext, ConsumerFaults
 from onceproof.consumers.gate import StepReport
 from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.processes import ConsumerDied, ConsumerProcesses
-from onceproof.consumers.routes import CountsReady, Disconnects, HasRoutes, KnowsArrival, OutlastsItsBroker
+from onceproof.consumers.routes import (
+    CountsReady,
+    Disconnects,
+    HasRoutes,
+    OutlastsItsBroker,
+    Pauses,
+    Rewinds,
+)
 from onceproof.consumers.slow_consumers import SlowConsumers
 from onceproof.consumers.state import ConsumerState
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.data import Record
-from onceproof.faults.table import Armed
 from onceproof.scenario.consumers import ConsumersSpec
 from onceproof.scenario.model import ConsumerFaultSpec
 
 #: How often in a row the broker may give a consumer nothing although a message is ready in its queues.
 _MOST_EMPTY_TAKES = 20
+#: How often in a row an output may refuse a message while no fault is in force. The consumer waits twice as long each time.
+_MOST_REFUSALS = 10
 
 
 class _CannotContinue(Exception):
@@ -118,7 +126,7 @@ class ScheduleExecutor:
         return set[int].intersection(*(self.acknowledged(group) for group in self.layout.groups()))
 
     def _one_tick(self) -> None:
-        busy = [c for c in self._consumers if c.holds and c.due <= self._tick and not c.held_back]
+        busy = [c for c in self._consumers if c.holds and c.due <= self._tick and not c.waits]
         for consumer in sorted(busy, key=lambda consumer: consumer.due):
             self._finish(consumer)
         if self._publishes() and self._published * self.spec.every <= self._tick:
@@ -143,7 +151,7 @@ class ScheduleExecutor:
 
     def _next_tick(self) -> int | None:
         """The tick at which something is due next; None: nothing ever will be."""
-        dues = [consumer.due for consumer in self._consumers if consumer.holds is not None and not consumer.held_back]
+        dues = [consumer.due for consumer in self._consumers if consumer.holds is not None and not consumer.waits]
         dues += [c.back_at for c in self._consumers if c.back_at is not None and not self.drained]
         if self._publishes():
             dues.append(self._published * self.spec.every)
@@ -165,7 +173,7 @@ class ScheduleExecutor:
     # -- the steps ------------------------------------------------------------------------------------------------
 
     def _publish(self, message: Message) -> None:
-        for fault in self._outlasting(message):
+        for fault in self.faults.outlasting(message.number):
             fault.before_publish(self._context)
         self.queues.publish(message, self.records[message.number - 1])
         self._published += 1
@@ -173,6 +181,7 @@ class ScheduleExecutor:
             self._open[group, message.number] += 1
             self._ready.setdefault((group, message.queue), set()).add(message.number)
         self._record_message("publish", "", message)
+        self._resume_stopped()
 
     def _take(self, consumer: ConsumerState) -> None:
         report = self.processes.step(consumer.name).did
@@ -196,19 +205,14 @@ class ScheduleExecutor:
             raise _lock_ended(
                 other, f"{consumer.name} was given message {message.number}, which {other.name} still has"
             )
-        for fault in self._outlasting(message):
+        for fault in self.faults.outlasting(message.number):
             fault.after_take(self._context)
         if (slow := self._slow.slow_holder(consumer.group, message)) is not None:
             self._record_message("lapse", slow.name, message)
-        consumer.holds, consumer.acknowledged, consumer.released = message, False, False
+        consumer.holds, consumer.acknowledged, consumer.released, consumer.refusals = message, False, False, 0
         consumer.due = self._tick + self.spec.slow.get(message.number, self.spec.work)
         self._record_message("take", consumer.name, message, redelivered=report.redelivered)
         self._strike()
-
-    def _outlasting(self, message: Message) -> list[OutlastsItsBroker]:
-        """Faults still to strike that will have the broker give this message to a second consumer."""
-        struck = [a.fault for a in self.faults.armed if a.fired_at is None and a.spec.at.message == message.number]
-        return [fault for fault in struck if isinstance(fault, OutlastsItsBroker)]
 
     def _taken_message(self, consumer: ConsumerState, report: StepReport) -> Message:
         message = self._by_id.get(report.message or "")
@@ -241,7 +245,7 @@ class ScheduleExecutor:
                 self._resolve_lost_step(consumer, message)
                 return
             if report.refused and request.before == "effect":
-                consumer.due = self._tick + self.spec.work  # it tries again, and keeps the message meanwhile
+                self._put_off_effect(consumer, message)
                 return
         consumer.holds = None
         if consumer.lapsed:
@@ -250,6 +254,17 @@ class ScheduleExecutor:
             self._open[consumer.group, message.number] -= 1
         elif consumer.released:
             self._ready[consumer.group, message.queue].add(message.number)
+
+    def _put_off_effect(self, consumer: ConsumerState, message: Message) -> None:
+        """The consumer tries again later, and keeps the message meanwhile."""
+        consumer.refusals = consumer.refusals + 1 if self.faults.quiet else 1
+        if consumer.refusals >= _MOST_REFUSALS:
+            self.stuck = self.faults.any_fired
+            raise _CannotContinue(
+                f"{consumer.name} tried message {message.number} {consumer.refusals} times, each after a wait twice as long, and "
+                "its output refused it each time, with no fault in force"
+            )
+        consumer.due = self._tick + self.spec.work * 2 ** (consumer.refusals - 1)
 
     def _resolve_lost_step(self, consumer: ConsumerState, message: Message) -> None:
         """A step, usually an acknowledgement, got no answer: find out whether the broker counts the message as done."""
@@ -261,7 +276,7 @@ class ScheduleExecutor:
             consumer.cut_off = False  # the broker took the message back when the connection was cut
             return
         self.queues.await_gone(consumer.name, self.processes.mark(consumer.name))
-        if any(self._arrived(armed, consumer, message) for armed in self.faults.armed):
+        if self.faults.arrived(consumer.name, message.number):
             self._settle_without_answer(consumer, message)
             self._await_ready(consumer, message)
             return
@@ -282,12 +297,6 @@ class ScheduleExecutor:
         if self.spec.acknowledge == "with-effect":
             self._record_message("commit", consumer.name, message)
 
-    def _arrived(self, armed: Armed[ConsumerFaultSpec], consumer: ConsumerState, message: Message) -> bool:
-        """Whether this fault knows that the broker has the step to which the consumer got no answer."""
-        spec, fault = armed.spec, armed.fault
-        ours = armed.fired_at is not None and (spec.target, spec.at.message) == (consumer.name, message.number)
-        return ours and isinstance(fault, KnowsArrival) and bool(fault.arrived())
-
     def _give_back(self, consumer: ConsumerState, message: Message) -> None:
         self._ready[consumer.group, message.queue].add(message.number)
         self._record_message("return", consumer.name, message)
@@ -301,9 +310,8 @@ class ScheduleExecutor:
 
     def _as_recorded(self, report: StepReport, message: Message) -> Message:
         """The message as the trace records it: once it is put into the retry topic, that is its queue."""
-        if report.step == "retry" and self.layout.retry is not None:
-            return Message(message.number, self.layout.retry)
-        return message
+        put_into = {"retry": self.layout.retry, "dead-letter": self.layout.dead_letter}.get(report.step)
+        return message if put_into is None else Message(message.number, put_into)
 
     def _put_off(self, consumer: ConsumerState, message: Message) -> None:
         """Schedule the copy of the message that is now in the retry topic."""
@@ -339,37 +347,62 @@ class ScheduleExecutor:
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def _strike(self) -> None:
+        held = {c.name: c.holds.number for c in self._consumers if c.alive and c.holds is not None}
         for armed in self.faults.armed:
-            if armed.fired_at is None and self._position_reached(armed.spec) and self.faults.strike(armed):
+            if armed.fired_at is None and self.faults.is_reached(armed.spec, held) and self.faults.strike(armed):
                 consumer = self._named(armed.spec.target)
                 if isinstance(armed.fault, OutlastsItsBroker):
                     self._slow.hold(consumer)
                     assert consumer.holds is not None, "a fault strikes a consumer that has a message"
                     self._ready[consumer.group, consumer.holds.queue].add(consumer.holds.number)
+                elif isinstance(armed.fault, Pauses):
+                    consumer.stopped = True
+                    self._record_consumer("stop", consumer)
                 elif not self.processes.is_alive(consumer.name):
+                    message = consumer.holds
                     self._after_death(consumer)
+                    if isinstance(armed.fault, Rewinds) and message is not None:
+                        self._give_out_again(consumer, message.queue, armed.fault.rewound())
                 elif isinstance(armed.fault, Disconnects) and armed.fault.disconnects():
                     self._after_cut(consumer)
+            if isinstance(armed.fault, Pauses):
+                continue
             if armed.in_progress and self.faults.heal_if_over(armed) and isinstance(armed.fault, OutlastsItsBroker):
                 consumer = self._named(armed.spec.target)
                 consumer.held_back, consumer.due = False, self._tick + 1
+        self._resume_stopped()
 
-    def _position_reached(self, spec: ConsumerFaultSpec) -> bool:
-        held = {c.name: c.holds.number for c in self._consumers if c.alive and c.holds is not None}
-        if held.get(spec.target) != spec.at.message:
-            return False
-        last = next(event for event in reversed(self.trace) if event.consumer == spec.target)
-        there = last.kind == spec.at.after and last.message == spec.at.message
-        return there and (spec.at.while_ is None or held.get(spec.at.while_.consumer) == spec.at.while_.holds)
+    def _resume_stopped(self) -> None:
+        """Resume each consumer whose fault is over."""
+        for armed in self.faults.armed:
+            if armed.in_progress and isinstance(armed.fault, Pauses) and self.faults.is_over(armed):
+                consumer, deleted = self._named(armed.spec.target), set(armed.fault.before_resume(self._context))
+                for (group, queue), ready in self._ready.items():
+                    for number in sorted(ready & deleted):
+                        ready.remove(number)
+                        self._open[group, number] -= 1
+                        self._record_message("delete", consumer.name, Message(number, queue))
+                self.faults.heal_if_over(armed)
+                consumer.stopped, consumer.due = False, self._tick + 1
+                self._record_consumer("resume", consumer)
 
     def _after_death(self, consumer: ConsumerState) -> None:
         self._record_consumer("crash", consumer)
         self._broker_takes_back(consumer)
         if consumer.lapsed:
             self._slow.finished(consumer)
+        elif not self.spec.static:
+            self._slow.left(consumer)
         consumer.holds, consumer.alive = None, False
         consumer.held_back = consumer.cut_off = consumer.reconnects = False
         consumer.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
+
+    def _give_out_again(self, consumer: ConsumerState, queue: str, numbers: Sequence[int]) -> None:
+        """The group's offsets were set back, so that it will be given messages again that were done."""
+        for number in numbers:
+            self._open[consumer.group, number] += 1
+            self._ready[consumer.group, queue].add(number)
+            self._record_message("return", consumer.name, Message(number, queue))
 
     def _after_cut(self, consumer: ConsumerState) -> None:
         """Record the cut. The consumer works on, and learns at its next step that its connection is gone."""

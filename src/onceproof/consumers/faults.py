@@ -5,13 +5,13 @@ Like the faults of a Spark job they are placed by position, and proven by what w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
-from onceproof.consumers.routes import Lasts
+from onceproof.consumers.routes import KnowsArrival, Lasts, OutlastsItsBroker
 from onceproof.consumers.trace import TraceEvent, holders
 from onceproof.faults.contract import FaultOf, Proof, faults
 from onceproof.faults.table import Armed, FaultTable
@@ -85,6 +85,24 @@ class ConsumerFaults(FaultTable[ConsumerFaultSpec, ConsumerFaultContext]):
         super().__init__(chaos, timeline)
         self.arm(context)
 
+    def is_reached(self, spec: ConsumerFaultSpec, held: Mapping[str, int]) -> bool:
+        """Whether the last step of all was the one at which this fault strikes. ``held``: consumer -> message that it has."""
+        if held.get(spec.target) != spec.at.message:
+            return False
+        last = next(event for event in reversed(self._trace) if event.consumer == spec.target)
+        there = last.kind == spec.at.after and last.message == spec.at.message
+        return there and (spec.at.while_ is None or held.get(spec.at.while_.consumer) == spec.at.while_.holds)
+
+    def outlasting(self, message: int) -> list[OutlastsItsBroker]:
+        """Faults still to strike that will have the broker give this message to a second consumer."""
+        to_strike = [a.fault for a in self.armed if a.fired_at is None and a.spec.at.message == message]
+        return [fault for fault in to_strike if isinstance(fault, OutlastsItsBroker)]
+
+    def arrived(self, consumer: str, message: int) -> bool:
+        """Whether a fault knows that the broker has the step to which this consumer got no answer."""
+        ours = [a for a in self.armed if (a.spec.target, a.spec.at.message) == (consumer, message)]
+        return any(a.fired_at is not None and isinstance(a.fault, KnowsArrival) and a.fault.arrived() for a in ours)
+
     def strike(self, armed: Armed[ConsumerFaultSpec]) -> bool:
         """Strike if the position is reached. Returns False if the fault waits for a later step."""
         seen = StepDone(self._trace, len(self._trace))
@@ -95,9 +113,13 @@ class ConsumerFaults(FaultTable[ConsumerFaultSpec, ConsumerFaultContext]):
         armed.fault.strike(self._context, seen)
         return True
 
+    def is_over(self, armed: Armed[ConsumerFaultSpec]) -> bool:
+        """Whether a fault that is in force has lasted long enough."""
+        return not isinstance(armed.fault, Lasts) or armed.fault.is_over(self._struck_at[armed.index].after)
+
     def heal_if_over(self, armed: Armed[ConsumerFaultSpec]) -> bool:
         """Heal a fault that is in force, unless it has to last longer. Returns whether it was healed."""
-        if isinstance(armed.fault, Lasts) and not armed.fault.is_over(self._struck_at[armed.index].after):
+        if not self.is_over(armed):
             return False
         self._heal(armed)
         return True

@@ -11,12 +11,13 @@ Every consumer, also a user's own, gets these environment variables:
 ``ONCEPROOF_ACKNOWLEDGE``  the scenario's ``acknowledge``, for a consumer that supports several orders
 ``ONCEPROOF_ON_REFUSAL``   the scenario's ``on_refusal``: what it does with a message whose effect was refused
 ``ONCEPROOF_RETRY``     the queue for such a message, if there is one
+``ONCEPROOF_DEAD_LETTER``  the topic for such a message, if there is one
 ``ONCEPROOF_MARK``      a queue to declare (auto-delete) and consume first, on the channel opened *last*: it goes with the client
 
 Before each step the consumer writes ``{"consumer": NAME, "before": STEP, "did": REPORT}`` and waits for the line ``go``. Any
 other line, or the end of the connection, means that there is nothing more to do. STEP is ``take``, ``effect``, ``acknowledge``,
-``commit``, ``release`` (gives the message back) or ``retry`` (puts it into the retry queue), in the consumer's own order; every
-message begins with a ``take``. A step is done when the broker has answered. REPORT is null at first, then says which step was
+``commit``, ``release`` (gives the message back), ``retry`` (puts it into the retry queue) or ``dead-letter`` (puts it into the
+topic for dead letters), in the consumer's own order; every message begins with a ``take``. A step is done when the broker has answered. REPORT is null at first, then says which step was
 just done: ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave. Further fields:
 
 - ``"queue"`` and ``"redelivered"`` after a take; ``"message"`` is null if the queues were empty
@@ -44,7 +45,7 @@ from onceproof.base.errors import EnvironmentProblem
 
 _LINE_BYTES = 65_536
 
-Step = Literal["take", "effect", "acknowledge", "commit", "release", "retry"]
+Step = Literal["take", "effect", "acknowledge", "commit", "release", "retry", "dead-letter"]
 
 
 class StepReport(BaseModel):

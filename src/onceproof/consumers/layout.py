@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onceproof.consumers.routes import OutlastsItsBroker
+from onceproof.consumers.routes import Kills, OutlastsItsBroker, Rewinds
 from onceproof.data import Record
 from onceproof.faults.contract import fault_of
 from onceproof.scenario.consumers import ConsumersSpec
@@ -48,10 +48,17 @@ class Layout:
     """Whether consumers keep their positions in Postgres, together with their effects, instead of in the group."""
     static: bool = True
     """Whether members of a consumer group keep their partitions while they are away."""
+    dead_letter: str | None = None
+    """The topic for messages that the output refuses, which is an output too."""
+    offset_reset: str = "earliest"
+    """What a consumer does when the log no longer has its next record."""
     outlasted: frozenset[str] = frozenset()
     """Consumers that a fault holds for longer than the group's timeout."""
     outputs_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Consumer -> names of all outputs of its group."""
+
+    killed: frozenset[str] = frozenset()
+    """Consumers that a fault kills, and whose group has to notice their death."""
 
     def groups(self) -> list[str]:
         return list(dict.fromkeys(self.group_of.values()))
@@ -66,7 +73,10 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         queues_of |= _assign_queues(consumers, inputs, [name for name, its in group_of.items() if its == group])
     if consumers.retry is not None:
         queues_of[consumers.retry.consumer] = (consumers.retry.topic,)
-    first = next(iter(scenario.outputs))
+    dead_letter = consumers.dead_letter.topic if consumers.dead_letter is not None else None
+    first = next(
+        name for name, output in scenario.outputs.items() if dead_letter is None or output.topic != dead_letter
+    )
     of_group = {output.query: name for name, output in scenario.outputs.items()}
     return Layout(
         prefix=prefix,
@@ -83,11 +93,18 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         prepare_sql=scenario.pipeline.prepare.sql,
         keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
         static=consumers.static,
+        dead_letter=dead_letter,
+        offset_reset=consumers.offset_reset,
         outlasted=frozenset(fault.target for fault in scenario.chaos if issubclass(fault_of(fault), OutlastsItsBroker)),
         outputs_of={
             name: (of_group[group],) if consumers.groups else tuple(scenario.outputs)
             for name, group in group_of.items()
         },
+        killed=frozenset(
+            fault.target
+            for fault in scenario.chaos
+            if issubclass(fault_of(fault), Rewinds if consumers.static else Kills)
+        ),
     )
 
 

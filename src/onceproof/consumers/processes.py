@@ -92,6 +92,14 @@ class ConsumerProcesses:
             {"consumer": name, "start": process.starts - 1, "code": process.service.returncode, "killed": True}
         )
 
+    def stop_one(self, name: str) -> None:
+        """Stop the process (SIGSTOP), and return when every thread of it is stopped."""
+        self._started[name].service.freeze()
+
+    def resume(self, name: str) -> None:
+        """Resume the process (SIGCONT). Idempotent."""
+        self._started[name].service.thaw()
+
     def is_alive(self, name: str) -> bool:
         return self._started[name].service.is_running()
 

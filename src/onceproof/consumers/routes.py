@@ -59,6 +59,29 @@ class OutlastsItsBroker(Protocol):
 
 
 @runtime_checkable
+class Pauses(Protocol):
+    """A fault that stops its consumer, while everything else continues, until `Lasts.is_over`."""
+
+    def before_resume(self, context: Any) -> Sequence[int]:
+        """Called right before the consumer is resumed. Returns the messages that the log has deleted meanwhile."""
+
+
+@runtime_checkable
+class Kills(Protocol):
+    """A fault that kills its consumer. A group keeps a dead member until its session time-out, so that is short then."""
+
+    def kills(self) -> bool: ...
+
+
+@runtime_checkable
+class Rewinds(Protocol):
+    """A fault that sets a group's offsets back while its consumer is dead."""
+
+    def rewound(self) -> Sequence[int]:
+        """The messages that the group will be given again, although it had acknowledged them."""
+
+
+@runtime_checkable
 class Disconnects(Protocol):
     """A fault that breaks the connection of a living consumer: the broker takes back what was unacknowledged on it."""
 

@@ -84,8 +84,10 @@ class ConsumerSchedule:
 
     def _places_of(self, fault: ConsumerFaultSpec) -> list[ConsumerFaultSpec | None]:
         whole = messages_of(fault) <= set(self.messages) and _consumers_of(fault) <= set(self.names)
-        if whole and len(self.faults) > 1:
+        if whole and (len(self.faults) > 1 or fault.numbers):
             return [fault]
+        if fault.numbers:
+            return [None]  # at another message, its other numbers may mean nothing
         at = fault.at
         messages = [at.message] if at.message in self.messages else []
         messages += [m for m in self.messages if m != at.message and (len(self.messages) <= _FEW or not messages)]
@@ -114,7 +116,8 @@ def records_of(scenario: Scenario) -> list[Record]:
 
 def messages_of(fault: ConsumerFaultSpec) -> set[int]:
     """The messages that a fault needs."""
-    return {fault.at.message} | ({fault.at.while_.holds} if fault.at.while_ else set())
+    named = {int(getattr(fault, field)) for field in fault.numbers}
+    return {fault.at.message} | named | ({fault.at.while_.holds} if fault.at.while_ else set())
 
 
 def _consumers_of(fault: ConsumerFaultSpec) -> set[str]:
@@ -198,7 +201,10 @@ class WholeConsumers:
 def _renumbered(fault: ConsumerFaultSpec, numbers: Mapping[int, int]) -> ConsumerFaultSpec:
     at = fault.at
     other = at.while_.model_copy(update={"holds": numbers[at.while_.holds]}) if at.while_ else None
-    return fault.model_copy(update={"at": at.model_copy(update={"message": numbers[at.message], "while_": other})})
+    named = {field: numbers[getattr(fault, field)] for field in fault.numbers}
+    return fault.model_copy(
+        update={"at": at.model_copy(update={"message": numbers[at.message], "while_": other}), **named}
+    )
 
 
 def _as_row(record: Record) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class SlowConsumers:
         consumer.held_back = consumer.lapsed = True
         self._membership_changes(consumer)
 
+    def left(self, consumer: ConsumerState) -> None:
+        """The consumer is dead: if it was not a static member, its group assigns its partitions to the others."""
+        self._membership_changes(consumer)
+
     def finished(self, consumer: ConsumerState) -> None:
         """The consumer is done with a message that had been given to another. A consumer group takes it in as a new member."""
         consumer.lapsed = False

@@ -30,5 +30,14 @@ class ConsumerState:
     """The tick at which it is started again after its death."""
     held_back: bool = False
     """Whether a fault holds it at its step until the broker has given its message to another consumer."""
+    stopped: bool = False
+    """Whether a fault has stopped it, while everything else continues."""
+    refusals: int = 0
+    """How often in a row its output has refused the message that it has."""
     lapsed: bool = False
     """Whether its lock, or its assignment of the partition, has ended, so that the message is no longer its own."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it does nothing at the moment, whatever is due."""
+        return self.held_back or self.stopped

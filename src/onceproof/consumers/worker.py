@@ -61,6 +61,7 @@ class Worker:
         self._client = client
         self._acknowledge = acknowledge
         self._on_refusal = on_refusal
+        self._reason = ""
 
     def take(self) -> tuple[dict[str, Any], Taken | None]:
         taken = self._client.source.take()
@@ -73,7 +74,8 @@ class Worker:
         did = {"step": step, "message": taken.message}
         try:
             self._do(step, taken)
-        except EffectRefused:
+        except EffectRefused as refused:
+            self._reason = str(refused)
             return {**did, "refused": True}
         except Returned:
             return {**did, "returned": True}
@@ -91,6 +93,9 @@ class Worker:
         elif step == "retry":
             assert self._client.retry is not None, "validated: a retry topic has a name"
             self._client.retry.write(taken)
+        elif step == "dead-letter":
+            assert self._client.dead_letters is not None, "validated: there is a topic for dead letters"
+            self._client.dead_letters.write(taken, self._reason)
         else:
             self._client.commit()
 
@@ -98,6 +103,10 @@ class Worker:
         """The next steps after a refused effect; ``left`` are the steps that would have followed it."""
         if self._on_refusal == "again":
             return ("effect", *left)
+        if self._on_refusal == "skip":
+            return left
+        if self._on_refusal == "dead-letter":
+            return ("dead-letter", *left)
         return ("release",) if self._on_refusal == "release" else ("retry", *left)
 
     def process(self, taken: Taken, gate: GateClient, did: dict[str, Any]) -> dict[str, Any] | None:

@@ -17,6 +17,12 @@ class RetrySpec(Model):
     after: PositiveInt = Field(2, description="ticks that a message waits there before it can be taken")
 
 
+class DeadLetterSpec(Model):
+    """A topic for messages that the output refuses: each with its partition, its offset and the reason."""
+
+    topic: str = Field(description="name of the topic, which must also be an output, so that its contents are judged")
+
+
 class ConsumersSpec(Model):
     """Plain consumers as the pipeline.
 
@@ -44,10 +50,19 @@ class ConsumersSpec(Model):
     slow: dict[NumberAsKey, PositiveInt] = Field(
         default_factory=dict, description="messages that take longer: number of the message, from 1 -> ticks of work"
     )
-    on_refusal: Literal["again", "release", "retry-topic"] = Field(
+    on_refusal: Literal["again", "release", "retry-topic", "skip", "dead-letter"] = Field(
         "again",
-        description="what a consumer does when the output refuses an effect; again: try again; release: give the message back; "
-        "retry-topic: put it into the retry topic",
+        description="what a consumer does when the output refuses an effect; again: try again, after twice as long each time; "
+        "release: give the message back; retry-topic: put it into the retry topic; skip: go on without the effect; "
+        "dead-letter: put it into the topic for dead letters",
+    )
+    dead_letter: DeadLetterSpec | None = Field(
+        None, description="the topic for messages that the output refuses, for on_refusal: dead-letter"
+    )
+    offset_reset: Literal["earliest", "error"] = Field(
+        "earliest",
+        description="what a member of a consumer group does when the log no longer has its next record (Kafka's "
+        "auto.offset.reset); earliest: continue with the oldest record; error: end",
     )
     retry: RetrySpec | None = Field(None, description="the retry topic, for on_refusal: retry-topic")
     groups: dict[str, list[str]] = Field(

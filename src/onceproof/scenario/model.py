@@ -261,6 +261,8 @@ class ConsumerFaultSpec(AnyFaultSpec):
     """A fault of a consumer. Each kind extends this in its own file under ``chaos/consumers/``."""
 
     pipeline: ClassVar[str] = "consumers"
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """Fields that are the number of a message, besides those of ``at``."""
 
     at: AtMessage = Field(description="when it strikes: the step of the consumer that triggers it")
 

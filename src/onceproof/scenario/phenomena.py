@@ -79,7 +79,7 @@ PHENOMENA = (
         "A3",
         "Independent readers of one log",
         "Groups that read the same log do not notice that one of them is dead or slow.",
-        (Case((), "dead"), Case((), "slow", NOTHING)),
+        (Case((), "dead"), Case((), "slow")),
     ),
     Phenomenon(
         "A4",
@@ -103,13 +103,13 @@ PHENOMENA = (
         "A7",
         "Retention overtakes a reader",
         "The log deletes records that a slow consumer has not read, and its client silently continues after them.",
-        _one("lost-write", missing=NOTHING),
+        _one("lost-write"),
     ),
     Phenomenon(
         "A8",
         "Replay from an earlier offset",
         "Offsets are set back and the same records are processed again.",
-        _one("duplicate", missing=NO_NAIVE),
+        _one("duplicate"),
     ),
     Phenomenon(
         "A9",
@@ -131,7 +131,7 @@ PHENOMENA = (
         "A11",
         "A record that always fails",
         "A record cannot be processed, however often it is tried: it blocks all others, or it is dropped.",
-        _one("stale-tail", missing=NOTHING),
+        (Case(("stale-tail",), "retried"), Case(("lost-write",), "skipped")),
     ),
     Phenomenon(
         "A12",
@@ -145,6 +145,12 @@ PHENOMENA = (
         "An isolated leader accepts writes",
         "A leader is cut off from its followers, still accepts records, and discards them when it is back.",
         _one("lost-write"),
+    ),
+    Phenomenon(
+        "A14",
+        "A dead member's partitions move",
+        "A member of a group dies with a record that it has processed, and another member is given its partitions.",
+        _one("duplicate"),
     ),
     Phenomenon(
         "B1",
@@ -259,11 +265,8 @@ PHENOMENA = (
         "A job logs the error of its sink, continues, and loses what was refused.",
         (
             Case(("lost-write",), "away"),
-            Case(
-                ("lost-write",),
-                "record",
-                "no scenario has a constraint violation, a record too large, or a dead-letter output",
-            ),
+            Case(("lost-write",), "record"),
+            Case(("lost-write",), "too-large", "no scenario has a record that is too large for its sink"),
         ),
     ),
     Phenomenon(

@@ -64,6 +64,22 @@ class Rebalances(Protocol):
 
 
 @runtime_checkable
+class Repositions(Protocol):
+    """Queues whose broker keeps the position of a group, which an administrator may change while the group has no member."""
+
+    def reposition(self, group: str, offset: int) -> int:
+        """Wait until the group has no member, and set its position in the only partition; return what the broker then reports."""
+
+
+@runtime_checkable
+class Truncates(Protocol):
+    """Queues whose broker deletes records that no consumer has read, as retention does."""
+
+    def delete_before(self, queue: str, offset: int) -> int:
+        """Delete the records of the queue before this offset; return the oldest offset that the broker then reports."""
+
+
+@runtime_checkable
 class Locks(Protocol):
     """Queues whose broker locks a message for the consumer that was given it, and gives it to another when the lock ends."""
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
     ConfigResource,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -30,7 +32,7 @@ from onceproof.stack.api import FrameRules
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config, send
 from onceproof.stack.kafka.topics import change_settings
-from onceproof.stores.kafka.read_back import collect_topics
+from onceproof.stores.kafka.read_back import collect_topics, read_before
 
 _ANSWER_S = 30.0
 #: For one request that may come too early: a lookup of a coordinator that is still being created may never be answered.
@@ -48,6 +50,8 @@ _JOIN_DEADLINE_S = 60.0
 #: every 100 ms. A member that is removed while it has no message joins again and is assigned the same partitions.
 _SHORT_MS = 1_000
 _LONG_MS = 600_000
+#: session.timeout.ms of a member that a fault kills, if the group has to notice: 20 heartbeats.
+_SESSION_MS = 2_000
 #: A member's name in the group. A static member exists until its last execution ends.
 _MEMBER = "{index:03d}-{consumer}"
 
@@ -92,6 +96,7 @@ class KafkaQueues:
         stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
         for topic in self._single():
             stack.kafka.create_topic(topic, 1)
+        self._deleted: list[pa.RecordBatch] = []
         self._tables = Tables(stack.postgres, layout) if stack.postgres is not None else None
 
     @staticmethod
@@ -133,6 +138,7 @@ class KafkaQueues:
             **self._output_environment(consumer),
             "ONCEPROOF_MARK": mark,
             **({"ONCEPROOF_RETRY": self._name(layout.retry)} if layout.retry is not None else {}),
+            **({"ONCEPROOF_DEAD_LETTER": self._name(layout.dead_letter)} if layout.dead_letter is not None else {}),
         }
 
     def _output_environment(self, consumer: str) -> Mapping[str, str]:
@@ -179,8 +185,21 @@ class KafkaQueues:
     def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
         outputs = {name: self._name(topic) for name, topic in self._layout.outputs.items()}
         topic = self._name(self._layout.topic)
+        for records in self._deleted:
+            writer.append("input", records)
         collect_topics(self._stack.kafka, [topic], outputs, writer, timeline, names={topic: self._layout.topic})
         return self._tables.collect(writer) if self._tables is not None else {}
+
+    def delete_before(self, queue: str, offset: int) -> int:
+        """Delete records as retention does (KIP-107), after reading them: the history must have what the broker acknowledged."""
+        topic, partition = self._name(self._layout.topic), self._layout.inputs.index(queue)
+        self._deleted += read_before(self._stack.kafka, topic, partition, offset, self._layout.topic)
+        place = TopicPartition(topic, partition, offset)
+        (asked,) = self.admin.delete_records([place], request_timeout=_ANSWER_S).values()
+        asked.result()
+        oldest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        (found,) = self.admin.list_offsets({place: oldest}, request_timeout=_ANSWER_S).values()
+        return int(found.result().offset)
 
     def remove(self) -> None:
         """Does not wait for the deletion: the next execution uses other names."""
@@ -192,7 +211,7 @@ class KafkaQueues:
         return f"{self._layout.prefix}{name}"
 
     def _single(self) -> list[str]:
-        """The topics with a single partition."""
+        """The topics with a single partition. The one for dead letters is among the outputs."""
         retry = [self._layout.retry] if self._layout.retry is not None else []
         return [self._name(topic) for topic in (*self._layout.outputs.values(), *retry)]
 
@@ -213,8 +232,42 @@ class GroupQueues(KafkaQueues):
     Members that are not static are identified by their client.id, with which the member ids that the group gives them begin.
     """
 
+    def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
+        super().__init__(stack, layout)
+        if layout.offset_reset == "error":  # without any committed offset its members would end at once
+            for group in layout.groups():
+                self._commit(group, 0)
+
+    def reposition(self, group: str, offset: int) -> int:
+        wait_until(
+            f"group {self.group(group)} to have no member",
+            lambda: not self._assigned(group),
+            deadline_s=_JOIN_DEADLINE_S,
+            abandon=self._stack.check_health,
+        )
+        self._commit(group, offset)
+        return self.committed(group)[0]
+
+    def _commit(self, group: str, offset: int) -> None:
+        """Commit this offset of each partition for a group without members."""
+        topic = self._name(self._layout.topic)
+        places = [TopicPartition(topic, place, offset) for place in range(len(self._layout.inputs))]
+        settings = client_config(self._stack.kafka.harness_bootstrap)
+
+        def committed() -> bool:
+            try:
+                return all(place.error is None for place in committing.commit(offsets=places, asynchronous=False))
+            except KafkaException:  # its coordinator is still being created
+                return False
+
+        with closing(Consumer({**settings, "group.id": self.group(group)})) as committing:
+            reason = f"group {group} to have offset {offset}"
+            wait_until(reason, committed, deadline_s=_ANSWER_S, abandon=self._stack.check_health)
+
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
-        given = super().environment(consumer, mark)
+        given = {**super().environment(consumer, mark), "ONCEPROOF_OFFSET_RESET": self._layout.offset_reset}
+        if consumer in self._layout.killed:
+            given |= {"ONCEPROOF_SESSION_MS": str(_SESSION_MS)}
         if self._layout.static:
             return {**given, "ONCEPROOF_MEMBER": self._member(consumer)}
         waits_ms = _SHORT_MS if consumer in self._layout.outlasted else _LONG_MS

@@ -59,6 +59,13 @@ class Effect(Protocol):
     def write(self, taken: Taken) -> None: ...
 
 
+class DeadLetters(Protocol):
+    """Where messages go that the output refuses for good."""
+
+    def write(self, taken: Taken, reason: str) -> None:
+        """``reason``: what the output said."""
+
+
 @dataclass(frozen=True)
 class Client:
     """The whole client of a consumer. ``commit`` ends the transaction of effect and acknowledgement, if there is one."""
@@ -68,3 +75,5 @@ class Client:
     commit: Any = None
     retry: Effect | None = None
     """The retry topic, for a consumer that puts refused messages there."""
+    dead_letters: DeadLetters | None = None
+    """The topic for dead letters, for a consumer that puts refused messages there."""

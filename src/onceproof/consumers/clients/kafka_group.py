@@ -8,9 +8,12 @@ and polls only while it has no message, like a consumer with one thread (KIP-62)
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -57,7 +60,7 @@ class KafkaGroup:
                 "partition.assignment.strategy": "range",
                 # A member learns of a rebalance from the answer to a heartbeat.
                 "heartbeat.interval.ms": 100,
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": os.environ.get("ONCEPROOF_OFFSET_RESET", "earliest"),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
@@ -207,10 +210,11 @@ class KafkaGroup:
 
 def _membership() -> dict[str, Any]:
     """The settings of its membership: a name that stays, or how long it may go without a poll before the group removes it."""
+    session_ms = int(os.environ.get("ONCEPROOF_SESSION_MS", _SESSION_MS))
     if "ONCEPROOF_MEMBER" in os.environ:
-        return {"group.instance.id": os.environ["ONCEPROOF_MEMBER"]}
+        return {"group.instance.id": os.environ["ONCEPROOF_MEMBER"], "session.timeout.ms": session_ms}
     waits_ms = int(os.environ["ONCEPROOF_POLL_INTERVAL_MS"])
-    return {"max.poll.interval.ms": waits_ms, "session.timeout.ms": min(waits_ms, _SESSION_MS)}
+    return {"max.poll.interval.ms": waits_ms, "session.timeout.ms": min(waits_ms, session_ms)}
 
 
 def as_lost(error: KafkaException) -> Lost:
@@ -218,9 +222,11 @@ def as_lost(error: KafkaException) -> Lost:
     return (AcknowledgementRefused if error.args[0].code() in _NOT_A_MEMBER else Lost)(str(error))
 
 
-def send_effect(producer: Producer, topic: str, taken: Taken, timeout_s: float) -> list[Any]:
-    """Send the effect of a message, and return the broker's answers (`send`)."""
-    headers = {_HEADER: taken.message.encode()}
+def send_effect(
+    producer: Producer, topic: str, taken: Taken, timeout_s: float, more: Mapping[str, bytes] | None = None
+) -> list[Any]:
+    """Send the effect of a message, with ``more`` headers, and return the broker's answers (`send`)."""
+    headers = {_HEADER: taken.message.encode(), **(more or {})}
     return send(producer, topic, taken.body, taken.key, timeout_s, partition=0, headers=headers)
 
 
@@ -233,8 +239,8 @@ class KafkaTopic:
             {**producer_config(os.environ["ONCEPROOF_KAFKA"]), "enable.idempotence": True, "acks": "all"}
         )
 
-    def write(self, taken: Taken) -> None:
-        answers = send_effect(self._producer, self._topic, taken, _DEADLINE_S)
+    def write(self, taken: Taken, headers: Mapping[str, bytes] | None = None) -> None:
+        answers = send_effect(self._producer, self._topic, taken, _DEADLINE_S, headers)
         if not answers:
             raise TimeoutError(f"{self._topic} did not answer within {_DEADLINE_S:.0f} s")
         (error,) = answers
@@ -244,10 +250,37 @@ class KafkaTopic:
             raise KafkaException(error)
 
 
+class DeadLetterTopic:
+    """A record for each dead letter: the message as text, its place in the input, and why the output refused it.
+
+    The topic of the input is in the header ``topic``.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = KafkaTopic(topic)
+
+    def write(self, taken: Taken, reason: str) -> None:
+        topic, partition, offset = taken.tag
+        letter = {
+            "partition": partition,
+            "offset": offset,
+            "message": taken.body.decode(errors="replace"),
+            "reason": reason,
+        }
+        body = json.dumps(letter, ensure_ascii=False).encode()
+        self._topic.write(replace(taken, body=body), {"topic": topic.encode()})
+
+
+def dead_letters() -> DeadLetterTopic | None:
+    """The topic for dead letters, if the scenario has one."""
+    topic = os.environ.get("ONCEPROOF_DEAD_LETTER")
+    return DeadLetterTopic(topic) if topic else None
+
+
 def client_of(source: MessageSource) -> Client:
     """The client with that source, whose effects and retries go to topics, each written at once."""
-    retry = os.environ.get("ONCEPROOF_RETRY")
-    return Client(source, KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)
+    retry, output = os.environ.get("ONCEPROOF_RETRY"), KafkaTopic(os.environ["ONCEPROOF_OUTPUT"])
+    return Client(source, output, None, KafkaTopic(retry) if retry else None, dead_letters())
 
 
 def as_taken(message: Message, *, redelivered: bool, tag: Any = None) -> Taken:

@@ -11,8 +11,8 @@ import os
 import psycopg
 from psycopg import sql
 
-from onceproof.consumers.clients.contract import Client, Taken
-from onceproof.consumers.clients.kafka_group import KafkaGroup
+from onceproof.consumers.clients.contract import Client, EffectRefused, Taken
+from onceproof.consumers.clients.kafka_group import KafkaGroup, dead_letters
 
 _POSITIONS = sql.Identifier("consumer_positions")
 _READ = sql.SQL(
@@ -27,7 +27,8 @@ _MOVE = sql.SQL("UPDATE {} SET next_offset = %s WHERE consumer_group = %s AND to
 class RowEffect:
     """The fields of a message become the columns of the same name; the table that `prepare.sql` created decides their types.
 
-    A unique key of that table makes the effect idempotent: a row that exists already is not written again.
+    A unique key of that table makes the effect idempotent: a row that exists already is not written again. A row that another
+    constraint or a type of the table does not allow is refused.
     """
 
     def __init__(self, connection: psycopg.Connection) -> None:
@@ -38,7 +39,10 @@ class RowEffect:
         ).format(table)
 
     def write(self, taken: Taken) -> None:
-        self._connection.execute(self._insert, [taken.body.decode()])
+        try:
+            self._connection.execute(self._insert, [taken.body.decode()])
+        except (psycopg.IntegrityError, psycopg.DataError) as refused:  # no second try can succeed
+            raise EffectRefused(str(refused).splitlines()[0]) from refused
 
 
 class PositionsInPostgres(KafkaGroup):
@@ -91,7 +95,7 @@ def open_rows() -> RowEffect:
 
 def open_client(acknowledge: str) -> Client:
     if acknowledge != "with-effect":
-        return Client(KafkaGroup(), open_rows())
+        return Client(KafkaGroup(), open_rows(), dead_letters=dead_letters())
     connection = psycopg.connect(os.environ["ONCEPROOF_POSTGRES"])
     source = PositionsInPostgres(connection)
     return Client(source, RowEffectOnce(source, RowEffect(connection)), connection.commit)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onceproof import data
 from onceproof.base.registry import suggest
-from onceproof.consumers.routes import OutlastsItsBroker
+from onceproof.consumers.routes import Kills, OutlastsItsBroker
 from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
 from onceproof.scenario.consumers import ConsumersSpec
@@ -32,6 +32,7 @@ def complaints(scenario: Scenario) -> list[Complaint]:
         *_groups(scenario, spec),
         *_takeover(scenario, spec),
         *_refusals(scenario, spec),
+        *_dead_letters(scenario, spec),
         *_faults(scenario, spec),
     ]
 
@@ -49,11 +50,13 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     if len(scenario.input) > 1:
         message = f"consumers can take from only one input so far, and there are {len(scenario.input)}"
         yield Complaint(("input", 1), message, "for several queues, set the partitions of one input")
-    if len(scenario.outputs) > 1 and not spec.groups and spec.broker == "amqp":
-        message = f"consumers of broker amqp write to one output, and there are {len(scenario.outputs)}"
+    letters = None if spec.dead_letter is None else spec.dead_letter.topic
+    written = [output for output in scenario.outputs.values() if letters is None or output.topic != letters]
+    if len(written) > 1 and not spec.groups and spec.broker == "amqp":
+        message = f"consumers of broker amqp write to one output, and there are {len(written)}"
         yield Complaint(("outputs",), message, "keep one, or use broker: kafka-group", at_key=True)
-    elif len(scenario.outputs) > 1 and not spec.groups and scenario.pipeline.command == WORKER:
-        message = f"the consumer of onceproof writes to one output, and there are {len(scenario.outputs)}"
+    elif len(written) > 1 and not spec.groups and scenario.pipeline.command == WORKER:
+        message = f"the consumer of onceproof writes to one output, and there are {len(written)}"
         hint = "keep one, give each a consumer group of its own, or name a command of your own"
         yield Complaint(("outputs",), message, hint, at_key=True)
     for name, output in scenario.outputs.items():
@@ -175,9 +178,9 @@ def _takeover(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
         message = f"static applies to members of a consumer group, and these consumers use broker {spec.broker}"
         yield Complaint(here, message, "leave it out, or use broker: kafka-group")
     for index, fault in enumerate(scenario.chaos):
-        if not issubclass(fault_of(fault), OutlastsItsBroker):
-            message = f"{fault.fault} is not supported yet for members that are not static: others take over only after a session time-out"
-            yield Complaint(("chaos", index, "fault"), message, "use slow, or leave out static: false")
+        if not issubclass(fault_of(fault), OutlastsItsBroker | Kills):
+            message = f"{fault.fault} is not supported yet for members that are not static"
+            yield Complaint(("chaos", index, "fault"), message, "use slow or crash, or leave out static: false")
     if spec.groups or spec.retry is not None or spec.on_refusal == "release":
         message = "static: false is supported only for one consumer group whose members all take from the input"
         yield Complaint(here, message, "leave out static: false, or groups, retry and release")
@@ -207,6 +210,30 @@ def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     if spec.groups or spec.broker == "share-group":
         message = f"a retry topic is not supported for {'several groups' if spec.groups else 'share groups'} yet"
         yield Complaint((*here, "retry"), message, "use one consumer group", at_key=True)
+
+
+def _dead_letters(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    """The topic for messages that the output refuses, and what a consumer does at a gap of the log."""
+    here: Loc = ("pipeline", "consumers")
+    if (spec.on_refusal == "dead-letter") != (spec.dead_letter is not None):
+        message = "on_refusal: dead-letter and dead_letter must be used together"
+        yield Complaint(here, message, "dead_letter: {topic: NAME}", at_key=True)
+    if spec.offset_reset == "error" and (spec.broker != "kafka-group" or not spec.static):
+        message = "offset_reset: error applies to static members of a consumer group"
+        yield Complaint((*here, "offset_reset"), message, "leave it out, or use broker: kafka-group")
+    if spec.on_refusal in ("skip", "dead-letter") and spec.acknowledge == "with-effect":
+        message = "a refused effect ends its transaction, and the shipped consumer does not continue after that"
+        yield Complaint((*here, "acknowledge"), message, "use after-effect")
+    if spec.dead_letter is None:
+        return
+    letters = [name for name, output in scenario.outputs.items() if output.topic == spec.dead_letter.topic]
+    if len(letters) != 1 or len(scenario.outputs) < 2:
+        message = f"{len(letters)} outputs are the topic {spec.dead_letter.topic!r}, and one must be, next to the output itself"
+        hint = f"outputs: dead_letters: {{topic: {spec.dead_letter.topic}, identity: [partition, offset]}}"
+        yield Complaint((*here, "dead_letter", "topic"), message, hint)
+    if spec.broker != "kafka-group" or spec.groups:
+        message = "a topic for dead letters is supported only for one consumer group so far"
+        yield Complaint((*here, "dead_letter"), message, "use broker: kafka-group, and no groups", at_key=True)
 
 
 def _faults(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:

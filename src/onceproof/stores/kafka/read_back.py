@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # documented, not re-exported
 
@@ -90,6 +91,33 @@ def collect_topics(
     return found, back
 
 
+def read_before(kafka: Cluster, topic: str, partition: int, offset: int, name: str) -> list[pa.RecordBatch]:
+    """The records of a partition before this offset, as rows of the table ``input``. ``name``: of the topic in the history.
+
+    Raises as `collect_topics`.
+    """
+    kept = _Kept(partition, offset)
+    with _Reader(kafka, kept, None, {topic: name}) as reader:
+        reader.copy(topic, "input", partial(input_batch, name))
+    return kept.batches
+
+
+@dataclass
+class _Kept:
+    """Keeps the input before an offset of one partition, in memory."""
+
+    partition: int
+    before: int
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def append(self, table: str, rows: Iterable[Mapping[str, Any]] | pa.RecordBatch) -> None:
+        if table == "input" and isinstance(rows, pa.RecordBatch):
+            wanted = pc.and_(
+                pc.equal(rows.column("partition"), self.partition), pc.less(rows.column("offset"), self.before)
+            )
+            self.batches.append(rows.filter(wanted))
+
+
 @dataclass(frozen=True)
 class _Span:
     """Log start offset, last stable offset and high watermark of a partition."""
@@ -102,7 +130,7 @@ class _Span:
 class _Reader:
     """Two consumers of one cluster, one per isolation level. They join no group and commit nothing."""
 
-    def __init__(self, kafka: Cluster, writer: Rows, timeline: Timeline, names: Mapping[str, str]) -> None:
+    def __init__(self, kafka: Cluster, writer: Rows, timeline: Timeline | None, names: Mapping[str, str]) -> None:
         self._kafka = kafka
         self._names = names
         self._writer = writer
@@ -185,7 +213,8 @@ class _Reader:
         try:
             return closing.enter_context(PartitionLog.open(folder))
         except HistoryError as unreadable:
-            self._timeline.emit("collect.log_unreadable", why=str(unreadable))
+            if self._timeline is not None:
+                self._timeline.emit("collect.log_unreadable", why=str(unreadable))
             return None
 
     def _merged(self, topic: str, partition: int, span: _Span) -> Iterator[tuple[list[Message], list[str]]]:
