@@ -160,7 +160,8 @@ class PostgresAppend:
         with closing(self._connect()) as connection, cut_after(connection, self._write_timeout_s):
             # If two starts are the first at once, CREATE TABLE IF NOT EXISTS alone can fail on the catalogue's unique index.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"onceproof:{self._progress}",))
-            connection.execute(sql.SQL(_CREATE_PROGRESS).format(self._progress))
+            for create in self._tables():
+                connection.execute(create)
             take = sql.SQL(
                 "INSERT INTO {0} AS p (pipeline, epoch) VALUES (%s, 1)"
                 " ON CONFLICT (pipeline) DO UPDATE SET epoch = p.epoch + 1 RETURNING epoch"
@@ -169,6 +170,10 @@ class PostgresAppend:
             connection.commit()
         assert row is not None
         return int(row[0])
+
+    def _tables(self) -> list[sql.Composed]:
+        """The statements that create the sink's own tables, where they do not exist."""
+        return [sql.SQL(_CREATE_PROGRESS).format(self._progress)]
 
     def _lock_progress(self, connection: psycopg.Connection[Any]) -> Progress | None:
         """The recorded progress, with the row locked until this transaction ends. Raises `Fenced`."""
