@@ -9,7 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from onceproof.sinks.errors import SinkError
+from onceproof.sinks.errors import RecordRefused, SinkError
 
 Record = tuple[bytes | None, bytes]
 """Key and value."""
@@ -27,7 +27,7 @@ class RecordFormat:
         self._value = value
 
     def __call__(self, row: dict[str, Any]) -> Record:
-        """Raises `SinkError`: a column is missing, or holds a value that JSON lacks."""
+        """Raises `SinkError` for a missing column, `RecordRefused` for a value that JSON lacks."""
         try:
             key = row[self._key] if self._key is not None else None
             value = row if self._value is None else {name: row[name] for name in self._value}
@@ -43,10 +43,10 @@ class RecordFormat:
         except (TypeError, ValueError):
             raise self._not_json(value) from None
 
-    def _not_json(self, row: dict[str, Any]) -> SinkError:
+    def _not_json(self, row: dict[str, Any]) -> RecordRefused:
         """The error for the first column that cannot be written."""
         name = next(name for name, value in row.items() if not _has_json(value))
-        return SinkError(
+        return RecordRefused(
             f"column {name!r} of topic {self._topic!r} holds {reprlib.repr(row[name])}, which has no form in JSON",
             hint="replace NaN, infinity and bytes in the query (nanvl, when, base64), or cast the column to string",
         )

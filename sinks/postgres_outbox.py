@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from onceproof.sinks.errors import OffsetGap, SinkError
+from onceproof.sinks.errors import OffsetGap, RecordRefused, SinkError
 from onceproof.sinks.kafka_records import Record, RecordFormat
 from onceproof.sinks.kafka_transaction import TopicTransactions
 from onceproof.sinks.offsets import Progress
@@ -218,10 +218,10 @@ class OutboxTopic(TopicTransactions):
         self._most_bytes = int(self._settings.get("message.max.bytes", 1_000_000))
 
     def fitting(self, record: Record) -> Record:
-        """``record``, if a producer takes it. Raises `SinkError` before the batch is committed: later, it could not be published."""
+        """``record``, if a producer takes it. Raises `RecordRefused` before the batch is committed: later, it could not be published."""
         size = len(record[0] or b"") + len(record[1])
         if size > self._most_bytes:
-            raise SinkError(
+            raise RecordRefused(
                 f"a record of {size:,} bytes for topic {self._topic!r} is larger than message.max.bytes ({self._most_bytes:,})",
                 hint="raise message.max.bytes in the sink's config and max.message.bytes of the topic, or write fewer columns",
             )

@@ -197,7 +197,8 @@ def asynchronous_commit(bench: Bench) -> None:
     checkpoint = bench.checkpoint(5)
     recipe = bench.target.recipe(checkpoint)
     uri = f"{recipe.args[0]}?options=-c%20synchronous_commit%3Doff"
-    bench.refused("SinkError", lambda: replace(recipe, args=[uri, *recipe.args[1:]]).make().write(None, 0))
+    rows = bench.target.rows(checkpoint, 0)
+    bench.refused("SinkError", lambda: replace(recipe, args=[uri, *recipe.args[1:]]).make().write(rows, 0))
 
 
 def record_that_is_too_large(bench: Bench) -> None:
