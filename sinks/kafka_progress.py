@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import reprlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
@@ -90,8 +91,10 @@ class ProgressReader:
             raise self._unreadable(error) from error
         end = self._stable_end(deadline)
         start = self._offset(_EARLIEST, IsolationLevel.READ_UNCOMMITTED, deadline)
-        records = self._between(start, end, deadline) if start < end else iter(())
-        return {(message.key() or b"").decode(errors="replace"): self._progress(message) for message in records}
+        if start == end:
+            return {}
+        with closing(self._between(start, end, deadline)) as records:
+            return {(message.key() or b"").decode(errors="replace"): self._progress(message) for message in records}
 
     def close(self) -> None:
         self._consumer.close()
@@ -143,7 +146,7 @@ class ProgressReader:
                 hint="is it the progress topic of the pipeline? Nothing but sinks may write to it",
             ) from None
 
-    def _between(self, low: int, high: int, deadline: float) -> Iterator[Message]:
+    def _between(self, low: int, high: int, deadline: float) -> Generator[Message]:
         """The committed records from ``low`` up to, but not including, ``high``."""
         self._consumer.assign([TopicPartition(self._topic, PARTITION, low)])
         try:

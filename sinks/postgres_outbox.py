@@ -194,8 +194,9 @@ class _Entries:
         if found != end - start:
             raise OffsetGap(
                 f"the entries [{start}, {end}) of pipeline {self.pipeline!r} are not published, and the outbox has {found} of them",
-                hint="entries were deleted, or the outbox and the progress topic do not belong together (a restored backup?); "
-                "restore the one that was changed, or start with a new pipeline name and output",
+                hint="if another driver of the pipeline runs, it has published them: stop one of the two. Otherwise entries were "
+                "deleted, or the outbox and the progress topic do not belong together (a restored backup?): restore the one "
+                "that was changed, or start with a new pipeline name and output",
             )
 
     def delete(self, end: int) -> None:

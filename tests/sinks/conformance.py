@@ -17,6 +17,7 @@ import psycopg
 from onceproof.base.waiting import wait_until
 
 from .bench import LONGEST_S, Bench
+from .dead_letters import CHECKS as DEAD_LETTERS
 from .outbox import CHECKS as OUTBOX
 
 
@@ -370,6 +371,7 @@ OF: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "postgres-staged": (lost_attempt, staged_rows_lost, nothing_is_left, partitions_in_order),
     "kafka": (commit_is_sent_again, commit_after_the_successor_has_read),
     **OUTBOX,
+    **DEAD_LETTERS,
 }
 
 #: Name -> check.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from onceproof.stack.embedded import EmbeddedStack
 
 from .bench import IncrementTarget, KafkaTarget, PostgresTarget, StagedTarget, Target
+from .dead_letters import RefusingAppend, RefusingIncrement, RefusingOutbox
 from .outbox import OutboxTarget, PublishingTarget
 
 TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
@@ -16,4 +17,7 @@ TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
     "kafka": KafkaTarget,
     "outbox": OutboxTarget,
     "outbox-publishing": PublishingTarget,
+    "postgres-append-dead-letters": RefusingAppend,
+    "postgres-increment-dead-letters": RefusingIncrement,
+    "outbox-dead-letters": RefusingOutbox,
 }
