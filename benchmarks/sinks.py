@@ -29,6 +29,7 @@ from onceproof.scenario.stack import PostgresStack, StackSpec
 from onceproof.sinks.kafka import KafkaTransactional
 from onceproof.sinks.postgres import PostgresAppend, PostgresUpsert
 from onceproof.sinks.postgres_copy import copy_rows
+from onceproof.sinks.postgres_outbox import PostgresOutbox
 from onceproof.sinks.postgres_staged import PostgresStaged
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
@@ -37,6 +38,7 @@ from onceproof.stack.processes.owner import Owner
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--batches", type=int, default=15, help="batches of each kind (default: 15)")
+parser.add_argument("--only", metavar="TEXT", default="", help="only sinks with this text in their name")
 parser.add_argument("--rows", type=int, default=10_000, help="rows of a batch (default: 10,000)")
 
 _QUERY = "11111111-2222-3333-4444-555555555555"
@@ -128,6 +130,29 @@ class Bench:
 
         return write
 
+    def naive_both(self) -> Callable[[pa.Table, int], object]:
+        to_table, to_topic = self.naive_copy(), self.naive_kafka()
+
+        def write(rows: pa.Table, batch: int) -> None:
+            to_table(rows, batch)
+            to_topic(rows, batch)
+
+        return write
+
+    def outbox_sink(self) -> PostgresOutbox:
+        topic = f"t{uuid.uuid4().hex[:8]}"
+        for name in (topic, f"{topic}-progress"):
+            self.kafka.create_topic(name, 1)
+        own: dict[str, Any] = {"progress_topic": f"{topic}-progress", "key": "key", **self.own()}
+        return PostgresOutbox(self.server.client_uri, self.table(), self.kafka.client_bootstrap, topic, **own)
+
+    def refusing(self) -> str:
+        """A table that refuses one row of each batch."""
+        table = self.table()
+        with psycopg.connect(self.server.client_uri) as connection:
+            connection.execute(f"ALTER TABLE {table} ADD CHECK (id % {self.rows} <> 1)".encode())
+        return table
+
     def kafka_sink(self) -> KafkaTransactional:
         topic = f"t{uuid.uuid4().hex[:8]}"
         for name in (topic, f"{topic}-progress"):
@@ -136,7 +161,7 @@ class Bench:
         return KafkaTransactional(self.kafka.client_bootstrap, topic, **own, **self.own())
 
     def pairs(self) -> dict[str, tuple[Callable[[pa.Table, int], object], Callable[[pa.Table, int], object]]]:
-        """Sink -> how it writes a batch at-least-once, and effectively once."""
+        """Sink -> how it writes a batch at-least-once, and effectively once. For dead letters: without them, and with them."""
         uri = self.server.client_uri
         append = PostgresAppend(uri, self.table(), **self.own())
         upsert = PostgresUpsert(uri, self.table("PRIMARY KEY"), key=["id"], **self.own())
@@ -146,6 +171,15 @@ class Bench:
             "postgres upsert": (self.naive_upsert(), upsert.write),
             "postgres staged, one task": (self.naive_copy(), staged.write),
             "kafka": (self.naive_kafka(), self.kafka_sink().write),
+            "outbox": (self.naive_both(), self.outbox_sink().write),
+            "dead letters, none": (
+                PostgresAppend(uri, self.table(), **self.own()).write,
+                PostgresAppend(uri, self.table(), dead_letters="dead", **self.own()).write,
+            ),
+            "dead letters, one per batch": (
+                PostgresAppend(uri, self.table(), **self.own()).write,
+                PostgresAppend(uri, self.refusing(), dead_letters="dead", **self.own()).write,
+            ),
         }
 
 
@@ -183,7 +217,8 @@ def main() -> None:
         os.environ["PGPASSFILE"] = str(stack.postgres.passfile)
         bench = Bench(stack, folder, args.batches, args.rows)
         for name, (naive, sink) in bench.pairs().items():
-            compare(name, naive, sink, bench)
+            if args.only in name:
+                compare(name, naive, sink, bench)
         timeline.close()
 
 

@@ -26,3 +26,7 @@ class CommitUnknown(SinkError):
 
 class CheckpointUnreadable(SinkError):
     """The batch's offset ranges cannot be read from the checkpoint."""
+
+
+class RecordRefused(SinkError):
+    """A row has no form as a record, or its record is larger than the producer allows."""

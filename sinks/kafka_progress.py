@@ -7,10 +7,13 @@ coordinator dies, and the group's offsets are completed asynchronously after the
 from __future__ import annotations
 
 import json
+import reprlib
 import time
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
@@ -79,6 +82,20 @@ class ProgressReader:
             window, high = window * 4, low
         return None
 
+    def all(self) -> dict[str, Progress]:
+        """Pipeline -> its last committed record, of all pipelines in the topic. Reads all of it. Raises `ProgressUnreadable`."""
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            meet_brokers(self._admin, self._topic, timeout_s=self._left(deadline))
+        except KafkaException as error:
+            raise self._unreadable(error) from error
+        end = self._stable_end(deadline)
+        start = self._offset(_EARLIEST, IsolationLevel.READ_UNCOMMITTED, deadline)
+        if start == end:
+            return {}
+        with closing(self._between(start, end, deadline)) as records:
+            return {(message.key() or b"").decode(errors="replace"): self._progress(message) for message in records}
+
     def close(self) -> None:
         self._consumer.close()
 
@@ -113,8 +130,25 @@ class ProgressReader:
         )
 
     def _last_between(self, low: int, high: int, deadline: float) -> Progress | None:
+        found: Message | None = None
+        for message in self._between(low, high, deadline):
+            if message.key() == self._key:
+                found = message
+        return None if found is None else self._progress(found)
+
+    def _progress(self, message: Message) -> Progress:
+        try:
+            return Progress(**json.loads(message.value() or b""))
+        except (ValueError, TypeError):
+            raise ProgressUnreadable(
+                f"{self._topic}/{PARTITION}, offset {message.offset()}: the record of {message.key()!r} is not progress: "
+                f"{reprlib.repr(message.value())}",
+                hint="is it the progress topic of the pipeline? Nothing but sinks may write to it",
+            ) from None
+
+    def _between(self, low: int, high: int, deadline: float) -> Generator[Message]:
+        """The committed records from ``low`` up to, but not including, ``high``."""
         self._consumer.assign([TopicPartition(self._topic, PARTITION, low)])
-        found: Progress | None = None
         try:
             while True:
                 message = self._consumer.poll(0.1)
@@ -125,16 +159,15 @@ class ProgressReader:
                 if error is not None:
                     # The end of the partition may be after control markers, which consumers never get.
                     if error.code() == KafkaError._PARTITION_EOF and offset >= high:
-                        return found
+                        return
                     if error.code() != KafkaError._PARTITION_EOF and not error.retriable():
                         raise ProgressUnreadable(f"cannot read {self._topic}/{PARTITION}: {error.str()}")
                     continue
                 if offset >= high:
-                    return found
-                if message.key() == self._key:
-                    found = Progress(**json.loads(message.value() or b""))
+                    return
+                yield message
                 if offset == high - 1:
-                    return found
+                    return
         finally:
             self._consumer.unassign()
 

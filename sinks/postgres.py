@@ -20,8 +20,9 @@ import psycopg
 from psycopg import sql
 
 from onceproof.sinks import failpoints
+from onceproof.sinks.dead_letters import DeadLetters, put_accepted
 from onceproof.sinks.errors import CommitUnknown, Fenced, SinkError
-from onceproof.sinks.offsets import Checkpoint, Progress, advanced, decide
+from onceproof.sinks.offsets import Checkpoint, Progress, Ranges, advanced, decide
 from onceproof.sinks.postgres_copy import copy_rows, tuples
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class PostgresAppend:
     one. Use it only if each row is emitted by the batch that reads its input (update mode, deduplication or inner joins; no
     windows in append mode, outer joins or timeouts), no record comes too late, and the query then reads the input from its start.
 
+    ``dead_letters`` names a table, which is created if it does not exist. Rows that the database refuses (a value that does not fit
+    its column, a broken constraint) then go there, in the same transaction, with their batch's source and the reason; the others are
+    written. Without it, such a row fails the batch.
+
     Guarantees: every row of a batch is committed together with the batch's end offsets or not at all; a replayed batch
     is skipped; an older start of the pipeline (a zombie driver) is fenced and raises `Fenced`; a batch that does not
     begin where progress ends raises `OffsetGap`; a COMMIT without an answer raises `CommitUnknown`, which ends the query
@@ -85,6 +90,7 @@ class PostgresAppend:
         pipeline: str,
         checkpoint: str | Path,
         rebuilds_state: bool = False,
+        dead_letters: str | None = None,
         progress_table: str = "onceproof_progress",
         connect_timeout_s: int = 10,
         lock_timeout_s: float = 30.0,
@@ -99,6 +105,7 @@ class PostgresAppend:
         self._pipeline = pipeline
         self._checkpoint = Checkpoint(checkpoint)
         self._rebuilds_state = rebuilds_state
+        self._dead_letters = None if dead_letters is None else DeadLetters(dead_letters, pipeline)
         self._query_id = ""
         self._options: dict[str, Any] = {
             "connect_timeout": connect_timeout_s,
@@ -135,7 +142,7 @@ class PostgresAppend:
                     if decide(recorded, ranges, self._query_id, rebuilds_state=self._rebuilds_state) == "skip":
                         self._report("skipped", batch_id)
                         return False
-                    self._put(connection, rows)
+                    self._put_batch(connection, rows, ranges)
                     progress = Progress(self._query_id, batch_id, advanced(recorded, ranges))
                     xid = self._record_progress(connection, progress)
                 self._reach("before-sink-commit", batch_id, xid=xid)
@@ -160,7 +167,8 @@ class PostgresAppend:
         with closing(self._connect()) as connection, cut_after(connection, self._write_timeout_s):
             # If two starts are the first at once, CREATE TABLE IF NOT EXISTS alone can fail on the catalogue's unique index.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"onceproof:{self._progress}",))
-            connection.execute(sql.SQL(_CREATE_PROGRESS).format(self._progress))
+            for create in self._tables():
+                connection.execute(create)
             take = sql.SQL(
                 "INSERT INTO {0} AS p (pipeline, epoch) VALUES (%s, 1)"
                 " ON CONFLICT (pipeline) DO UPDATE SET epoch = p.epoch + 1 RETURNING epoch"
@@ -169,6 +177,11 @@ class PostgresAppend:
             connection.commit()
         assert row is not None
         return int(row[0])
+
+    def _tables(self) -> list[sql.Composed]:
+        """The statements that create the sink's own tables, where they do not exist."""
+        letters = [] if self._dead_letters is None else [self._dead_letters.create()]
+        return [sql.SQL(_CREATE_PROGRESS).format(self._progress), *letters]
 
     def _lock_progress(self, connection: psycopg.Connection[Any]) -> Progress | None:
         """The recorded progress, with the row locked until this transaction ends. Raises `Fenced`."""
@@ -185,6 +198,15 @@ class PostgresAppend:
             )
         _, query_id, batch_id, offsets = row
         return None if offsets is None else Progress(query_id, batch_id, offsets)
+
+    def _put_batch(self, connection: psycopg.Connection[Any], rows: Any, ranges: Ranges) -> None:
+        if self._dead_letters is None:
+            self._put(connection, rows)
+            return
+        refused = put_accepted(connection, rows, self._put)
+        self._dead_letters.add(
+            connection, self._query_id, ranges, refused, lambda number: rows.slice(number, 1).to_pylist()[0]
+        )
 
     def _put(self, connection: psycopg.Connection[Any], rows: Any) -> None:
         copy_rows(connection, self._table, rows.schema, rows.to_batches(max_chunksize=_CHUNK))

@@ -95,7 +95,12 @@ class PostgresStaged(PostgresAppend):
     def __init__(
         self, conninfo: str, table: str, *, pipeline: str, checkpoint: str | Path, ordered: bool = True, **settings: Any
     ) -> None:
-        """``settings`` are those of `PostgresAppend`. Raises `psycopg.Error`."""
+        """``settings`` are those of `PostgresAppend`, without ``dead_letters``. Raises `SinkError` or `psycopg.Error`."""
+        if settings.get("dead_letters") is not None:
+            raise SinkError(
+                "PostgresStaged has no dead letters: a refused row fails its batch",
+                hint="use PostgresAppend, or filter such rows in the query",
+            )
         super().__init__(conninfo, table, pipeline=pipeline, checkpoint=checkpoint, **settings)
         self._ordered = ordered
         self._schema = tuple(table.split(".")[:-1])

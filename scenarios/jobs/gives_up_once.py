@@ -6,6 +6,7 @@ A job gives up when a lookup fails or a deadline passes in the middle of a batch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from common import flights_with_planes, job_parser, kafka_security, run, spark_s
 from confluent_kafka import Producer
 
 from onceproof.sinks.kafka import KafkaTransactional
+from onceproof.sinks.kafka_records import Record
 from onceproof.sinks.offsets import Progress
 
 parser = job_parser(__doc__, topic="flights", planes=None, output="departures", progress="departures-progress")
@@ -38,8 +40,8 @@ class GivesUpOnce(KafkaTransactional):
         except GivenUp:
             return super().write(rows, batch_id)
 
-    def _stage(self, producer: Producer, rows: pa.Table, progress: Progress) -> None:
-        super()._stage(producer, rows, progress)
+    def _stage(self, producer: Producer, records: Iterable[Record], progress: Progress) -> None:
+        super()._stage(producer, records, progress)
         if progress.batch_id in self._give_up_in:
             self._give_up_in.remove(progress.batch_id)
             producer.abort_transaction(self._timeout_s)

@@ -85,7 +85,7 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
         raise UsageError("oracle reference runs the pipeline again, and an import runs no pipeline", hint=hint)
     _check_names(scenario, sources)
     check_registry(scenario, scenario_path.resolve().parent)
-    conninfo = _conninfo(sources.postgres_env)
+    conninfo = conninfo_in(sources.postgres_env)
     hidden = [*of_environment(scenario.pipeline.secrets), *filter(None, [conninfo])]
     with private_files(), hiding(hidden), _directory(runs_dir) as directory:
         timeline = Timeline(directory.events)
@@ -154,7 +154,8 @@ def _check_names(scenario: Scenario, sources: Sources) -> None:
             raise UsageError(f"no source for output {name!r}", hint=hint)
 
 
-def _conninfo(variable: str | None) -> str | None:
+def conninfo_in(variable: str | None) -> str | None:
+    """How to connect to Postgres, from this environment variable. Raises `UsageError`, without the value."""
     if variable is None:
         return None
     value = os.environ.get(variable)

@@ -148,7 +148,8 @@ def test_a_mutant_whose_text_is_gone_is_refused(tmp_path: Path) -> None:
 def test_a_job_imports_the_changed_sinks_from_its_python_path(tmp_path: Path) -> None:
     path = mutant_of("kafka:transactional-id-random").make_path(tmp_path / "changed")
     script = (
-        "import inspect, onceproof.sinks.kafka as k; print(k.__file__); print('time_ns()}' in inspect.getsource(k))"
+        "import inspect, onceproof.sinks.kafka_transaction as k;"
+        " print(k.__file__); print('time_ns()}' in inspect.getsource(k))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(path)}

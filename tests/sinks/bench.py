@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config
+from onceproof.stack.kafka.cluster import EmbeddedKafka
 
 from .conftest import FakeCheckpoint
 
@@ -55,6 +56,8 @@ class Target(Protocol):
     package: str
     fences: bool
     """Whether an older start is refused even where its batch would do no harm."""
+    service: str
+    """Whose commit the checks strike: of the sink's points, those of this service count."""
 
     def recipe(self, checkpoint: FakeCheckpoint, **settings: Any) -> Recipe: ...
 
@@ -77,6 +80,7 @@ class Target(Protocol):
 
 class PostgresTarget:
     fences = True
+    service = "postgres"
     module, kind = "postgres", "PostgresAppend"
     columns = "key text, src_offset bigint"
 
@@ -127,6 +131,15 @@ class PostgresTarget:
             holder.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
             yield
 
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """Within it, nobody else can read or write the table."""
+        with psycopg.connect(
+            self.server.client_uri, passfile=str(self.server.passfile), port=self.server.port
+        ) as holder:
+            holder.execute(f"LOCK TABLE {table}".encode())
+            yield
+
     def ask(self, statement: str, *values: Any) -> list[Any]:
         with psycopg.connect(
             self.server.client_uri, passfile=str(self.server.passfile), port=self.server.port
@@ -157,6 +170,32 @@ class StagedTarget(PostgresTarget):
     module, kind = "postgres_staged", "PostgresStaged"
 
 
+def read_committed(broker: EmbeddedKafka, topic: str) -> list[tuple[bytes | None, bytes]]:
+    """Key and value of every record that a read_committed reader gets, in order."""
+    config = {
+        **client_config(broker.harness_bootstrap),
+        "group.id": "reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+    }
+    with closing(Consumer(config)) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[tuple[bytes | None, bytes]] = []
+        while True:
+            message = consumer.poll(20)
+            assert message is not None
+            if error := message.error():
+                assert error.code() == KafkaError._PARTITION_EOF
+                return found
+            found.append((message.key(), message.value() or b""))
+
+
+def offsets_in(broker: EmbeddedKafka, topic: str) -> list[int]:
+    """The ``src_offset`` of every record that a read_committed reader gets, in order."""
+    return [json.loads(value)["src_offset"] for _, value in read_committed(broker, topic)]
+
+
 class Hold:
     """Rows wait in the middle of a write, from ``waiting`` until ``go``."""
 
@@ -177,6 +216,7 @@ class HeldRows:
 
 class KafkaTarget:
     fences = False
+    service = "kafka"
 
     def __init__(self, stack: EmbeddedStack, package: str = "onceproof.sinks") -> None:
         self.broker, self.package = stack.kafka, package
@@ -203,23 +243,7 @@ class KafkaTarget:
         return rows if self._hold is None else HeldRows(rows, self._hold)
 
     def offsets(self) -> list[int]:
-        config = {
-            **client_config(self.broker.harness_bootstrap),
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-        with closing(Consumer(config)) as consumer:
-            consumer.assign([TopicPartition(self.topic, 0, 0)])
-            found: list[int] = []
-            while True:
-                message = consumer.poll(20)
-                assert message is not None
-                if error := message.error():
-                    assert error.code() == KafkaError._PARTITION_EOF
-                    return found
-                found.append(json.loads(message.value() or b"")["src_offset"])
+        return offsets_in(self.broker, self.topic)
 
     def lose(self, stream: Any) -> None:
         self.broker.client_proxy(1).add_toxic("timeout", stream, timeout=0)
@@ -238,14 +262,6 @@ class KafkaTarget:
 
     def refuse(self) -> None:
         self.broker.alter_topic(self.topic, {"max.message.bytes": "60"})
-
-
-TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
-    "postgres-append": PostgresTarget,
-    "postgres-increment": IncrementTarget,
-    "postgres-staged": StagedTarget,
-    "kafka": KafkaTarget,
-}
 
 
 class Bench:
@@ -284,11 +300,15 @@ class Bench:
         return found
 
     @contextmanager
-    def when(self, **do: Callable[[], object]) -> Iterator[None]:
-        """Call ``do`` the first time that a sink of this package reaches a point, or reports an event, of that name."""
+    def when(self, service: str | None = None, /, **do: Callable[[], object]) -> Iterator[None]:
+        """Call ``do`` the first time that a sink of this package reaches a point, or reports an event, of that name.
 
-        def reached(name: str, **_facts: Any) -> None:
-            act = do.pop(name.replace("-", "_"), None)
+        A sink with two commits has each point twice; those at the commit of ``service`` (default: the target's) count.
+        """
+        service = service or self.target.service
+
+        def reached(name: str, **facts: Any) -> None:
+            act = do.pop(name.replace("-", "_"), None) if facts["sink"] == service else None
             if act is not None:
                 act()
 
@@ -334,13 +354,21 @@ class Bench:
             finally:
                 resume()
 
-    def die(self, checkpoint: FakeCheckpoint, batch: int, point: str) -> None:
-        """Write the batch in another process, which ends at ``point`` without a goodbye."""
+    def die(self, checkpoint: FakeCheckpoint, batch: int, point: str, service: str | None = None) -> None:
+        """Write the batch in another process, which ends at ``point`` (of ``service``; default: the target's) without a goodbye."""
         recipe = self.target.recipe(checkpoint)
         rows = self._folder / f"{uuid.uuid4().hex[:8]}.parquet"
         pq.write_table(self.target.rows(checkpoint, batch), rows)
         program = Path(__file__).with_name("dying_writer.py")
-        order = {**recipe.__dict__, "rows": str(rows), "batch": batch, "point": point, "path": sys.path}
+        service = service or self.target.service
+        order = {
+            **recipe.__dict__,
+            "service": service,
+            "rows": str(rows),
+            "batch": batch,
+            "point": point,
+            "path": sys.path,
+        }
         ended = subprocess.run(
             [sys.executable, str(program)], input=json.dumps(order), text=True, capture_output=True, check=False
         )

@@ -18,8 +18,8 @@ def main() -> None:
     sys.path[:] = order["path"]
     failpoints = importlib.import_module(f"{order['package']}.failpoints")
 
-    def die(point: str, **_facts: Any) -> None:
-        if point == order["point"]:
+    def die(point: str, **facts: Any) -> None:
+        if (point, facts["sink"]) == (order["point"], order["service"]):
             os._exit(KILLED)
 
     failpoints.reach = failpoints.report = die  # type: ignore[attr-defined]

@@ -9,8 +9,9 @@ import pytest
 
 from onceproof.stack.embedded import EmbeddedStack
 
-from .bench import TARGETS, Bench
+from .bench import Bench
 from .conformance import CHECKS, OF
+from .targets import TARGETS
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
 

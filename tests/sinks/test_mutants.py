@@ -20,8 +20,9 @@ from onceproof.base.errors import OnceproofError
 from onceproof.planted.mutants import Mutant, mutants
 from onceproof.stack.embedded import EmbeddedStack
 
-from . import conformance
-from .bench import LONGEST_S, TARGETS, Bench
+from .bench import LONGEST_S, Bench
+from .conformance import BY_NAME
+from .targets import TARGETS
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.full]
 
@@ -57,7 +58,7 @@ def test_a_mutant_is_caught(
     mutant: Mutant, services: EmbeddedStack, package: Callable[[Mutant], str], tmp_path: Path
 ) -> None:
     bench = Bench(TARGETS[mutant.sink](services, package(mutant)), tmp_path)
-    check = getattr(conformance, mutant.caught_by)
+    check = BY_NAME[mutant.caught_by]
     failed: list[BaseException | None] = []
 
     def run() -> None:

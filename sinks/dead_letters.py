@@ -1,0 +1,137 @@
+"""Rows that the database refuses, kept in a table with their source and the reason, in the transaction of the other rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import psycopg
+from psycopg import sql
+
+from onceproof.sinks.errors import RecordRefused
+from onceproof.sinks.offsets import Ranges
+
+#: Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23).
+_OF_A_ROW = (psycopg.DataError, psycopg.IntegrityError, RecordRefused)
+
+# json and not jsonb: that refuses NUL in a text, which is one of the reasons why a row is here.
+_CREATE = """
+CREATE TABLE IF NOT EXISTS {} (
+  pipeline text NOT NULL,
+  query_id text NOT NULL,
+  batch_id bigint NOT NULL,
+  source json NOT NULL,
+  row_number bigint NOT NULL,
+  row_value json NOT NULL,
+  sqlstate text,
+  reason text NOT NULL,
+  refused_at timestamptz NOT NULL DEFAULT now()
+)"""
+
+
+class Rows(Protocol):
+    """Rows in a fixed order, as a `pyarrow.Table`."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def slice(self, offset: int, length: int) -> Self: ...
+
+
+@dataclass(frozen=True)
+class Refused:
+    number: int
+    """The number of the row in its batch, from 0."""
+    error: psycopg.Error | RecordRefused
+
+
+def put_accepted(
+    connection: psycopg.Connection[Any], rows: Rows, put: Callable[[psycopg.Connection[Any], Any], None]
+) -> list[Refused]:
+    """Put all rows in their order, except those that are refused, which are returned. Must be in a transaction.
+
+    Without a refused row this is one ``put``. With one, its part of the batch is halved until the row is alone: of n rows,
+    about 2 log2 n puts for each refused row. A row is refused if it is after all accepted rows before it.
+    Raises what ``put`` raises for another reason.
+    """
+    refused: list[Refused] = []
+    parts = [(0, rows.num_rows)]
+    while parts:
+        first, count = parts.pop()
+        try:
+            with connection.transaction():  # a savepoint
+                put(connection, rows.slice(first, count))
+        except _OF_A_ROW as error:
+            if count == 0:
+                raise
+            if count == 1:
+                refused.append(Refused(first, error))
+                continue
+            half = count // 2
+            parts += [(first + half, count - half), (first, half)]
+    return refused
+
+
+class DeadLetters:
+    """The table of dead letters. Pipelines may share it."""
+
+    def __init__(self, table: str, pipeline: str) -> None:
+        self._table = sql.Identifier(*table.split("."))
+        self._pipeline = pipeline
+
+    def create(self) -> sql.Composed:
+        """The statement that creates the table, if it does not exist."""
+        return sql.SQL(_CREATE).format(self._table)
+
+    def add(
+        self,
+        connection: psycopg.Connection[Any],
+        query_id: str,
+        ranges: Ranges,
+        refused: list[Refused],
+        row: Callable[[int], Mapping[str, Any]],
+    ) -> None:
+        """Insert the refused rows of a batch; ``row`` returns one by its number. Raises `psycopg.Error`."""
+        source = json.dumps(
+            {
+                topic: {
+                    partition: [ranges.start.get(topic, {}).get(partition, 0), end] for partition, end in ends.items()
+                }
+                for topic, ends in ranges.end.items()
+            }
+        )
+        insert = sql.SQL(
+            "INSERT INTO {} (pipeline, query_id, batch_id, source, row_number, row_value, sqlstate, reason)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+        ).format(self._table)
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                insert,
+                [
+                    (
+                        self._pipeline,
+                        query_id,
+                        ranges.batch,
+                        source,
+                        one.number,
+                        json.dumps(_plain(row(one.number))),
+                        getattr(one.error, "sqlstate", None),
+                        str(one.error),
+                    )
+                    for one in refused
+                ],
+            )
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON, for people to read: what JSON lacks is text."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return value.hex() if isinstance(value, bytes) else str(value)

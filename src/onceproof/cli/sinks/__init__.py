@@ -1,0 +1,1 @@
+"""The commands of `onceproof sinks`: what the sinks of `onceproof.sinks` have recorded."""

@@ -1,0 +1,23 @@
+"""The shipped sinks that the conformance suite checks. To add one, write its `Target` and register it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onceproof.stack.embedded import EmbeddedStack
+
+from .bench import IncrementTarget, KafkaTarget, PostgresTarget, StagedTarget, Target
+from .dead_letters import RefusingAppend, RefusingIncrement, RefusingOutbox
+from .outbox import OutboxTarget, PublishingTarget
+
+TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
+    "postgres-append": PostgresTarget,
+    "postgres-increment": IncrementTarget,
+    "postgres-staged": StagedTarget,
+    "kafka": KafkaTarget,
+    "outbox": OutboxTarget,
+    "outbox-publishing": PublishingTarget,
+    "postgres-append-dead-letters": RefusingAppend,
+    "postgres-increment-dead-letters": RefusingIncrement,
+    "outbox-dead-letters": RefusingOutbox,
+}
