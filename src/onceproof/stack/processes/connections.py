@@ -1,12 +1,15 @@
-"""Cuts the TCP connections of another process, as the kernel does when that process is killed. Linux 5.6 and later."""
+"""The TCP connections of other processes: whether there is one, and cutting them as a kill does. Linux 5.6 and later."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 _PIDFD_GETFD = 438
 """The number of pidfd_getfd(2), the same on every architecture."""
@@ -35,6 +38,18 @@ def cut(pid: int) -> int:
     finally:
         os.close(process)
     return cut_off
+
+
+def is_connected(pids: Iterable[int], listener: str) -> bool:
+    """Whether one of the processes has a connection to the listener, ``IP:PORT``."""
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            if any(
+                c.raddr and f"{c.raddr.ip.removeprefix('::ffff:')}:{c.raddr.port}" == listener
+                for c in psutil.Process(pid).net_connections("tcp")
+            ):
+                return True
+    return False
 
 
 def _connections(pid: int) -> set[str]:
