@@ -1,9 +1,13 @@
-"""What does the protocol proxy cost in front of a cluster with TLS? The same work directly, and through the proxy, in pairs.
+"""What does the protocol proxy cost in front of a cluster with TLS? The same work on four network paths, in turns.
 
 ``python benchmarks/cluster_proxy.py`` starts three brokers with SASL_SSL (``tests/foreign_cluster.py``), and sends and reads records of
-1 KiB on both paths within seconds, in an order that changes from round to round. Both paths use TLS; the proxy ends one and
-opens another. It prints the medians, and the median of the rounds' ratios with its 95 % interval (from the ranks alone). Clients
-run in a process of their own, as a job does. A rule is armed that no frame matches.
+1 KiB within seconds on each path, in an order that changes from round to round: without TLS, with TLS, with TLS through
+Toxiproxy (which passes the bytes on), and with TLS through the protocol proxy, which ends one TLS and opens another. It prints the
+medians, and the median of the rounds' ratios to direct TLS with its 95 % interval (from the ranks alone). Clients run in a
+process of their own, as a job does. A rule is armed that no frame matches.
+
+Two requirements are checked. Throughput: at least 0.8 of direct TLS. Latency: the proxy adds at most what Toxiproxy adds, plus 10 %, plus
+what TLS costs.
 """
 
 from __future__ import annotations
@@ -29,17 +33,23 @@ from onceproof.instruments.proxy.cluster import ClusterProxy
 from onceproof.instruments.proxy.loop import ProxyLoop
 from onceproof.instruments.proxy.rules import Board, Condition, Rule
 from onceproof.stack.fetch import components
+from onceproof.stack.kafka.clients import client_config
+from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
+from onceproof.stack.toxiproxy.server import ToxiproxyServer
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--rounds", type=int, default=20, help="pairs of each kind of work")
+parser.add_argument("--rounds", type=int, default=20, help="turns of each path for each kind of work")
 parser.add_argument("--megabytes", type=int, default=20, help="sent and read in each turn")
 
 _RECORD = 1024
 _QUESTIONS = 200
 _MIB = 1024 * 1024
 TOPIC = "t-bench"
+PLAIN, DIRECT, TOXIPROXY, PROXY = PATHS = ("plain", "direct TLS", "Toxiproxy", "proxy")
+_ENOUGH = 0.8
+_LATENCY = "a record and its acknowledgement, us"
 
 
 def produce(settings: dict[str, Any], megabytes: int) -> float:
@@ -85,7 +95,7 @@ def acknowledge(settings: dict[str, Any], _megabytes: int) -> float:
 WORK: dict[str, Callable[[dict[str, Any], int], float]] = {
     "produce, MiB/s": produce,
     "consume, MiB/s": consume,
-    "a record and its acknowledgement, us": acknowledge,
+    _LATENCY: acknowledge,
 }
 
 
@@ -100,20 +110,97 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def foreign_kafka() -> Any:
-    """The class of the tests, which are not a package."""
+    """The class of the tests, which are not a package, with two more listeners per broker: without TLS, and behind Toxiproxy."""
     path = Path(__file__).parent.parent / "tests" / "foreign_cluster.py"
     spec = importlib.util.spec_from_file_location("foreign_cluster", path)
     assert spec is not None and spec.loader is not None
     sys.modules["foreign_cluster"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.ForeignKafka
+
+    class Kafka(module.ForeignKafka):  # type: ignore[misc,name-defined]  # loaded by its path
+        def __init__(
+            self, owner: Owner, folder: Path, found: components.Components, toxiproxy: ToxiproxyServer
+        ) -> None:
+            self._plain, self._behind = lease(owner, 3), lease(owner, 3)
+            ports = zip(range(1, 4), lease(owner, 3), self._behind, strict=True)
+            self._toxiproxies = [toxiproxy.create(f"client-{node}", port, behind) for node, port, behind in ports]
+            super().__init__(owner, folder, found)
+
+        def paths(self, proxy: str, ca: Path) -> dict[str, dict[str, Any]]:
+            """Path -> librdkafka's settings."""
+            return {
+                PLAIN: client_config(",".join(f"{HOST}:{port}" for port in self._plain)),
+                DIRECT: self.settings(),
+                TOXIPROXY: self.settings(at=",".join(one.listen for one in self._toxiproxies)),
+                PROXY: self.settings(ca=ca, at=proxy),
+            }
+
+        def _settings(self, node: int, keystore: Path) -> str:
+            plain, behind = (f"{HOST}:{ports[node - 1]}" for ports in (self._plain, self._behind))
+            at = self._toxiproxies[node - 1].listen
+            more = {
+                "listeners=": f",PLAIN://{plain},TOXIPROXY://{behind}",
+                "advertised.listeners=": f",PLAIN://{plain},TOXIPROXY://{at}",
+                "listener.security.protocol.map=": ",PLAIN:PLAINTEXT,TOXIPROXY:SASL_SSL",
+            }
+            lines = str(super()._settings(node, keystore)).splitlines()
+            lines = [line + next((text for key, text in more.items() if line.startswith(key)), "") for line in lines]
+            own = "listener.name.foreign."
+            lines += [line.replace(own, "listener.name.toxiproxy.") for line in lines if line.startswith(own)]
+            return "\n".join(lines)
+
+    return Kafka
+
+
+def ratios(found: dict[str, list[float]], path: str) -> list[float]:
+    """This path compared with direct TLS, round by round."""
+    return [one / direct for one, direct in zip(found[path], found[DIRECT], strict=True)]
+
+
+def compare(name: str, found: dict[str, list[float]]) -> str:
+    """One line of results."""
+    parts = [f"{name:38}"]
+    for path in PATHS:
+        low, high = interval(ratios(found, path))
+        parts.append(
+            f"{path} {statistics.median(found[path]):.1f} = {statistics.median(ratios(found, path)):.2f} ({low:.2f} to {high:.2f})"
+        )
+    return "  ".join(parts)
+
+
+def verdict(name: str, found: dict[str, list[float]]) -> str:
+    """Whether the requirement is met, in words."""
+    if name != _LATENCY:
+        kept = ratios(found, PROXY)
+        met = _decided([ratio - _ENOUGH for ratio in kept])
+        return f"    {met}: throughput {statistics.median(kept):.2f} of direct TLS, required {_ENOUGH}"
+    rounds = list(zip(*(found[path] for path in PATHS), strict=True))
+    added = [proxy - direct for _, direct, _, proxy in rounds]
+    allowed = [1.1 * (toxiproxy - direct) + direct - plain for plain, direct, toxiproxy, _ in rounds]
+    left = [b - a for a, b in zip(added, allowed, strict=True)]
+    low, high = interval(left)
+    return (
+        f"    {_decided(left)}: adds {statistics.median(added):.0f} us, allowed {statistics.median(allowed):.0f} us; "
+        f"{statistics.median(left):+.0f} us are left ({low:+.0f} to {high:+.0f})"
+    )
+
+
+def _decided(left: list[float]) -> str:
+    """Whether a requirement is met, from what is left of it in each round. Only an interval on one side of zero decides."""
+    low, high = interval(left)
+    if low < 0 <= high:
+        return f"not decided, {'met' if statistics.median(left) >= 0 else 'missed'} by the median"
+    return "met" if low >= 0 else "MISSED"
 
 
 def main() -> None:
     options = parser.parse_args()
     loop, board = ProxyLoop(), Board()
     with Owner() as owner, tempfile.TemporaryDirectory() as folder:
-        kafka = foreign_kafka()(owner, Path(folder), components.ensure())
+        found = components.ensure()
+        log = Path(folder) / "toxiproxy.log"
+        toxiproxy = ToxiproxyServer.start(owner, found.toxiproxy_server, log, lease(owner, 1)[0])
+        kafka = foreign_kafka()(owner, Path(folder), found, toxiproxy)
         kafka.create_topic(TOPIC)
         authority = RunAuthority.create(Path(folder) / "run")
         proxy = ClusterProxy(
@@ -127,25 +214,22 @@ def main() -> None:
         )
         proxy.open()
         board.arm(Rule(Condition("EndTxn", transactional_id="^nobody's$"), "drop-request"))
-        paths = {"direct": kafka.settings(), "proxy": kafka.settings(ca=authority.ca, at=proxy.bootstrap)}
+        paths = kafka.paths(proxy.bootstrap, authority.ca)
         print(machine())
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as clients:
             for name, work in WORK.items():
-                for settings in paths.values():  # once without measuring: connections, page cache
-                    clients.submit(work, settings, options.megabytes).result()
-                found: dict[str, list[float]] = {path: [] for path in paths}
+                for path in PATHS:  # once without measuring: connections, page cache
+                    clients.submit(work, paths[path], options.megabytes).result()
+                measured: dict[str, list[float]] = {path: [] for path in PATHS}
+                cpu = time.process_time()
                 for number in range(options.rounds):
-                    for path in list(paths)[:: 1 if number % 2 else -1]:
-                        found[path].append(clients.submit(work, paths[path], options.megabytes).result())
-                ratios = [through / direct for through, direct in zip(found["proxy"], found["direct"], strict=True)]
-                added = [through - direct for through, direct in zip(found["proxy"], found["direct"], strict=True)]
-                medians = {path: statistics.median(values) for path, values in found.items()}
-                low, high = interval(ratios)
-                print(
-                    f"{name:40} direct {medians['direct']:8.1f}  proxy {medians['proxy']:8.1f}"
-                    f"  ratio {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
-                    f"  difference {statistics.median(added):+.1f}"
-                )
+                    # Each path is first, second, third and last equally often, and follows each other one.
+                    order = PATHS[number % 4 :] + PATHS[: number % 4]
+                    for path in order if number % 8 < 4 else order[::-1]:
+                        measured[path].append(clients.submit(work, paths[path], options.megabytes).result())
+                cpu = (time.process_time() - cpu) / options.rounds
+                print(compare(name, measured))
+                print(f"{verdict(name, measured)}; {cpu:.2f} s of CPU in the proxy's process per round", flush=True)
     loop.close()
     if proxy.refusals or loop.failures:
         raise SystemExit(f"{proxy.refusals} {loop.failures}")

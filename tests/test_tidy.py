@@ -36,6 +36,7 @@ ABSOLUTE_HOME = re.compile(r"(?<![\w.*\-{}/])/(?:h[o]me|Us[e]rs|r[o]ot|w[o]rk)/[
 WAITS = {
     "src/onceproof/base/waiting.py": "it is that module",
     "sinks/kafka_progress.py": "runs inside the user's job, which must not load the harness; bounded by its deadline",
+    "tests/scenarios/jobs/micro_batches.py": "the pace of a job under test, not a wait for another program",
 }
 
 

@@ -72,7 +72,7 @@ class LeaderCrash(AtItsFrame):
 
     @classmethod
     def needs_control(cls, spec: LeaderCrashSpec) -> str | None:
-        return "the brokers"
+        return "the brokers' files"
 
     @classmethod
     def problems(cls, spec: LeaderCrashSpec, scenario: Scenario) -> list[SpecProblem]:

@@ -80,7 +80,7 @@ def test_a_postgres_sink_cannot_be_held_before_its_commit(
 
 def test_another_fault_that_would_release_the_held_sink_is_refused(scenario: Callable[..., Scenario]) -> None:
     held = FenceSpec.model_validate(spec("before-sink-commit"))
-    cut = faults.get("partition").Spec.model_validate(
+    cut = faults.get("partition", "leader").Spec.model_validate(
         {
             "fault": "partition",
             "target": "leader",

@@ -23,7 +23,7 @@ PROFILE = StackProfile(name="staging", provider="external", chaos="allowed", kaf
     [
         ("broker-crash", "the brokers"),
         ("leader-isolated-acks-1", "the links between brokers"),
-        ("unclean-election", "the brokers"),
+        ("unclean-election", "the brokers' files"),
         ("postgres-crash", "Postgres"),
     ],
 )

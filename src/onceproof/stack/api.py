@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Stream = Literal["upstream", "downstream"]
 FramedService = Literal["kafka", "postgres", "object-store"]
 """A service whose connections can pass through the protocol proxy."""
+Lost = Literal["both", "to-it", "from-it"]
+"""Which packets of a service are lost while it is cut off."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,15 @@ class Kafka(Protocol):
     def controller_proxy(self, broker: int) -> Proxy:
         """The proxy on the broker's own link to the controller (three brokers only)."""
 
+    def isolate_broker(self, broker: int, lost: Lost = "both") -> str:
+        """Cut the broker off from the other brokers and the controller, but not from its clients (three brokers only).
+
+        Returns how, as a clause of evidence.
+        """
+
+    def rejoin_broker(self, broker: int) -> None:
+        """Undo `isolate_broker`. Idempotent."""
+
     def kill_broker(self, broker: int) -> None:
         """Kill the broker (SIGKILL), and wait until its process is gone."""
 
@@ -170,6 +181,12 @@ class Postgres(Protocol):
         """Start it again on its folder, after recovery if it crashed, and wait until it accepts connections. Idempotent."""
 
     def is_running(self) -> bool: ...
+
+    def isolate(self) -> str:
+        """Cut the server off from its clients; it runs on. Returns how, as a clause of evidence."""
+
+    def rejoin(self) -> None:
+        """Undo `isolate`, and return when the server can be reached. Idempotent."""
 
 
 class Spark(Protocol):

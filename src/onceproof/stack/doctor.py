@@ -122,10 +122,14 @@ def _containers() -> Check:
     try:
         version = daemon.client().version()["Version"]
         command = " ".join(Path(word).name for word in daemon.compose_command())
-        built = ", ".join(images.local_images().values()) or "none built here; the official ones are pulled"
-    except EnvironmentProblem as missing:
-        return Check(name, True, f"{missing.message}; only --stack compose needs it: {missing.hint}")
-    return Check(name, True, f"Docker {version}, `{command}`, images: {built}")
+        found = images.needed()
+    except EnvironmentProblem as problem:
+        return Check(name, True, f"{problem.message}; only --stack compose needs it: {problem.hint}")
+    missing = [image for image, is_here in found.items() if not is_here]
+    said = f"Docker {version}, `{command}`, images: {', '.join(image for image in found if image not in missing) or 'none'}"
+    if missing:
+        said += f"; missing, and pulled when needed: {', '.join(missing)}; without a registry: {images.BUILD}"
+    return Check(name, True, said)
 
 
 def _user_namespace() -> Check:

@@ -27,6 +27,7 @@ from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
 from onceproof.stack.api import Proxy
 from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.toxiproxy.dropping import PACKETS_DROPPED, drop_packets
 
 #: Name of the logical slot and of the publication through which the run's commits are read, and of the harness's schema.
 CAPTURE_NAME = "onceproof"
@@ -210,6 +211,13 @@ class EmbeddedPostgres:
 
     def is_running(self) -> bool:
         return self.service.is_running()
+
+    def isolate(self) -> str:
+        drop_packets(self.proxy)
+        return PACKETS_DROPPED
+
+    def rejoin(self) -> None:
+        self.proxy.heal()
 
     def renew(self) -> int:
         """Give the next execution a new role, database and slot in place of the present ones; return how many sessions were ended.

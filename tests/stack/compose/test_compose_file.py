@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,13 +63,36 @@ def test_every_image_can_be_replaced_and_every_service_has_a_health_check(servic
         assert each["healthcheck"]["test"]
 
 
-def test_faults_may_kill_the_containers_but_not_cut_the_links_between_brokers() -> None:
+def test_the_nodes_of_kafka_know_each_other_in_their_own_network_alone(services: dict[str, Any]) -> None:
+    """Otherwise a broker that was disconnected from it would find another way to the others."""
+    names = {"controller"}
+    for broker in NODES["three"][1:]:
+        networks = services[broker]["networks"]
+        assert networks["clients"] == {}, "without a name there"
+        names.update(networks["cluster"]["aliases"])
+    assert services["controller"]["networks"] == ["cluster"]
+    texts = [text for name in NODES["three"] for text in services[name]["environment"].values()]
+    used = {host for text in texts for host in re.findall(r"(?:INTERNAL://|9@)([a-z][a-z0-9-]*)", text)}
+    assert used == names
+
+
+def test_faults_may_kill_and_disconnect_the_containers() -> None:
     profile = profile_of("compose")
     assert isinstance(profile, ComposeProfile)
-    for name in ("broker-crash", "postgres-crash", "naive-append"):
+    for name in ("broker-crash", "postgres-crash", "naive-append", "broker-partition"):
         load_file(find(name), profile)
-    with pytest.raises(UsageError, match="n/a on stack compose: it needs control of the links between brokers"):
-        load_file(find("broker-partition"), profile)
+
+
+def test_faults_that_need_more_are_refused(tmp_path: Path) -> None:
+    one_way = tmp_path / "one-way.yaml"
+    fault = "{fault: partition, target: leader, leader_of: departures/0, from: cluster, lost: to-leader, at: {batch: 2, point: after-offset-log}}"
+    one_way.write_text(f"base: broker-partition\nabout: One way.\nchaos:\n  - {fault}\n")
+    for path, needs in (
+        (one_way, "each direction of the links between brokers"),
+        (find("unclean-election"), "the brokers' files"),
+    ):
+        with pytest.raises(UsageError, match=f"n/a on stack compose: it needs control of {needs}"):
+            load_file(path, profile_of("compose"))
 
 
 def test_the_name_is_not_for_a_profile(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

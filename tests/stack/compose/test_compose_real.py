@@ -6,16 +6,21 @@ ONCEPROOF_TEST_BASE names; without a registry: ``debootstrap bookworm FOLDER``, 
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from typer.testing import CliRunner
 
 from onceproof.base.errors import EnvironmentProblem, ScenarioError
+from onceproof.base.waiting import wait_until
 from onceproof.cli.app import app
+from onceproof.judge.findings import Outcome
 from onceproof.run import run
 from onceproof.scenario_files.load import find, load_file
 from onceproof.stack.compose import images, project
@@ -84,13 +89,28 @@ def test_an_image_that_cannot_be_had_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("ONCEPROOF_KAFKA_IMAGE", "127.0.0.1:1/no/such-image:1")
     monkeypatch.chdir(tmp_path)
-    before = {one.id for one in client().containers.list(all=True)}
+    before = everything()
     for words in (["up"], ["run", "foreign-kafka-sink", "--stack", "compose"]):
         done = CliRunner().invoke(app, words)
         output = " ".join(done.output.split())
         assert done.exit_code == 4 and "onceproof itself failed" not in output, done.output
         assert "no/such-image" in output and "onceproof up --build-from BASE" in output
-    assert by_hand.containers() == [] and {one.id for one in client().containers.list(all=True)} == before
+    assert by_hand.containers() == [] and everything() == before
+
+
+def everything() -> set[str]:
+    """The ids of all containers and networks of the daemon."""
+    found = client()
+    return {str(one.id) for one in (*found.containers.list(all=True), *found.networks.list())}
+
+
+def test_doctor_names_an_image_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEPROOF_POSTGRES_IMAGE", "127.0.0.1:1/no/such-image:1")
+    checks = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)["checks"]
+    (found,) = (check["found"] for check in checks if check["name"] == "containers (optional)")
+    kafka, missing = found.split("; missing", 1)
+    assert "onceproof/kafka:" in kafka and "no/such-image" not in kafka
+    assert "127.0.0.1:1/no/such-image:1" in missing and "onceproof up --build-from BASE" in missing
 
 
 def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tmp_path: Path) -> None:
@@ -125,3 +145,42 @@ def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: P
     assert_as_expected(name, done.verdict)
     record("compose", name, done.verdict, done.run_dir)
     assert {one.id for one in client().containers.list(all=True)} == before, "the run's own containers are removed"
+
+
+def test_postgres_ends_the_sessions_that_a_partition_left(by_hand: Project) -> None:
+    by_hand.up(1)
+    server, network, password = by_hand.postgres(), by_hand.network(project.CLIENTS), by_hand.postgres_password()
+    uri = by_hand.postgres_uri()
+    with closing(psycopg.connect(uri, password=password)) as holder:
+        holder.execute("CREATE TABLE held ()")
+        holder.commit()
+        holder.execute("LOCK TABLE held")
+        names = project.disconnect(server, network)
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(uri, password=password, connect_timeout=2)
+        project.connect(server, network, names)
+        project.connect(server, network, names)
+
+        def is_free() -> bool:
+            try:
+                with psycopg.connect(uri, password=password, connect_timeout=2) as other:
+                    other.execute("SET lock_timeout = '500ms'")
+                    other.execute("LOCK TABLE held")
+            except (psycopg.OperationalError, psycopg.errors.LockNotAvailable):
+                return False
+            return True
+
+        wait_until("the lock of the lost session to end", is_free, deadline_s=30)
+
+
+@pytest.mark.parametrize(
+    ("name", "network"), [("broker-cut-off.yaml", "_cluster"), ("postgres-cut-off.yaml", "_clients")]
+)
+def test_a_container_that_is_off_its_network_is_a_partition(name: str, network: str, tmp_path: Path) -> None:
+    path = Path(__file__).parents[2] / "scenarios" / name
+    verdict = run(load_file(path, ComposeProfile.planned()), runs_dir=tmp_path).verdict
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    (fault,) = verdict.faults
+    assert fault.hit
+    (how,) = (str(item) for item in fault.evidence if "was disconnected from network" in str(item))
+    assert how.endswith(network)

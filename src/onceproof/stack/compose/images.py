@@ -6,6 +6,8 @@ They hold what the embedded stack uses: Kafka's pinned jars and the wheel's Post
 from __future__ import annotations
 
 import io
+import os
+import re
 import tarfile
 from collections.abc import Iterator
 from importlib.resources import files
@@ -20,6 +22,11 @@ from onceproof.stack.kafka.settings import LOGGING
 from onceproof.stack.postgres import find_binaries
 
 _POSTGRES_TAG = "onceproof/postgres:18"
+BUILD = "`onceproof up --build-from BASE`, BASE a local Debian image"
+"""How to get the images where none can be pulled."""
+
+#: A variable of compose.yaml, and the image without it.
+_IMAGE = re.compile(r"\$\{(\w+_IMAGE):-([^}]+)\}")
 
 
 def build(base: str, components: Components) -> Iterator[str]:
@@ -36,6 +43,15 @@ def local_images() -> dict[str, str]:
     built = {tag for image in client().images.list() for tag in image.tags}
     wanted = {"ONCEPROOF_KAFKA_IMAGE": _kafka_tag(), "ONCEPROOF_POSTGRES_IMAGE": _POSTGRES_TAG}
     return {variable: tag for variable, tag in wanted.items() if tag in built}
+
+
+def needed() -> dict[str, bool]:
+    """Each image that ``compose.yaml`` would use now -> whether this machine has it. Raises `EnvironmentProblem`."""
+    text = (files("onceproof") / "compose" / "compose.yaml").read_text(encoding="utf-8")
+    chosen = {**dict(_IMAGE.findall(text)), **local_images()}
+    chosen |= {variable: os.environ[variable] for variable in chosen if os.environ.get(variable)}
+    present = {tag for image in client().images.list() for tag in image.tags}
+    return {image: image in present for image in chosen.values()}
 
 
 def _kafka_tag() -> str:

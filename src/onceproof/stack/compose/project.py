@@ -20,20 +20,25 @@ from pathlib import Path
 from typing import Any
 
 from docker.models.containers import Container
+from docker.models.networks import Network
 
 from onceproof.base.errors import EnvironmentProblem, OnceproofError, ServiceFailed
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
 from onceproof.stack.compose.daemon import address, client, compose_command
-from onceproof.stack.compose.images import local_images
+from onceproof.stack.compose.images import BUILD, local_images
 
 BY_HAND = "onceproof"
 """Name of the project that `onceproof up` starts."""
+
+CLIENTS, CLUSTER = "clients", "cluster"
+"""Networks of compose.yaml: the one to which the ports are published, and the one between the nodes of Kafka."""
 
 _PROJECT = "com.docker.compose.project"
 _RUN = "onceproof.run"
 _RUN_VARIABLE = "ONCEPROOF_RUN"
 _NODE = "onceproof.kafka.node"
+_NETWORK = "com.docker.compose.network"
 _PASSWORD = "ONCEPROOF_POSTGRES_PASSWORD"  # noqa: S105  # the name of the variable
 _PORTS = {"ONCEPROOF_KAFKA_PORT_1": 29092, "ONCEPROOF_KAFKA_PORT_2": 29093, "ONCEPROOF_KAFKA_PORT_3": 29094}
 _POSTGRES_PORT = {"ONCEPROOF_POSTGRES_PORT": 25432}
@@ -126,6 +131,12 @@ class Project:
         """The container of a Kafka node, by node id."""
         return next(one for one in self.containers() if one.labels.get(_NODE) == str(node))
 
+    def network(self, name: str) -> Network:
+        """One of the networks of compose.yaml, by its name there."""
+        of_project = [f"{_PROJECT}={self.name}", f"{_NETWORK}={name}"]
+        (found,) = client().networks.list(filters={"label": of_project})
+        return found
+
     def postgres(self) -> Container:
         return next(one for one in self.containers() if _service(one) == "postgres")
 
@@ -183,6 +194,21 @@ def shut_down(container: Container) -> None:
     """SIGINT: for Postgres, a fast shutdown."""
     container.kill(signal="SIGINT")
     _wait_for(container, "exited")
+
+
+def disconnect(container: Container, network: Network) -> list[str]:
+    """Take it off the network, while it runs on. Returns the names that it has there, for `connect`."""
+    container.reload()
+    names: list[str] = container.attrs["NetworkSettings"]["Networks"][network.name]["Aliases"]
+    network.disconnect(container)
+    return names
+
+
+def connect(container: Container, network: Network, names: Sequence[str]) -> None:
+    """Undo `disconnect`. Idempotent."""
+    container.reload()
+    if network.name not in container.attrs["NetworkSettings"]["Networks"]:
+        network.connect(container, aliases=list(names))
 
 
 def status(container: Container) -> str:
@@ -244,6 +270,6 @@ def _published(container: Container, port: int) -> int:
 def _fix(said: str) -> str:
     if "port is already allocated" in said or "address already in use" in said:
         return f"another program has that port: end it, or choose others with {', '.join(PORTS)}"
-    if "pull" in said or "not found" in said or "No such image" in said or "lookup" in said:
-        return "without a registry build the images here: `onceproof up --build-from BASE`, BASE a local Debian image"
+    if "pull" in said.lower() or "not found" in said or "No such image" in said or "lookup" in said:
+        return f"without a registry build the images here: {BUILD}"
     return "`onceproof doctor` shows what is missing"

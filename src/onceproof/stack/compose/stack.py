@@ -15,9 +15,10 @@ from pydantic import SecretStr
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.model import Scenario
+from onceproof.stack.api import Lost
 from onceproof.stack.compose import project
 from onceproof.stack.compose.daemon import address
-from onceproof.stack.compose.project import PORTS, Project
+from onceproof.stack.compose.project import CLIENTS, CLUSTER, PORTS, Project
 from onceproof.stack.external.kafka import ExternalKafka
 from onceproof.stack.external.postgres import ExternalPostgres
 from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, StackProfile
@@ -32,9 +33,9 @@ NAME = "compose"
 
 
 class ComposeProfile(StackProfile):
-    """The services of a compose project. Faults may kill and pause them, but not cut the links between them."""
+    """The services of a compose project. Faults may kill and pause them, and disconnect them from their networks."""
 
-    controlled: ClassVar[frozenset[str]] = frozenset({"the brokers", "Postgres"})
+    controlled: ClassVar[frozenset[str]] = frozenset({"the brokers", "the links between brokers", "Postgres"})
 
     name: str = NAME
     provider: Literal["external"] = "external"
@@ -67,6 +68,8 @@ class ComposeKafka(ExternalKafka):
         assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
         self._project = Project(profile.project)
         self._killed: set[int] = set()
+        self._cut_off: dict[int, list[str]] = {}
+        """Broker that is cut off -> its names in the network of the cluster."""
 
     def kill_broker(self, broker: int) -> None:
         self._killed.add(broker)
@@ -113,6 +116,21 @@ class ComposeKafka(ExternalKafka):
         if broker in self.brokers:
             self.wait_for_isr(broker, f"container {node.name}", "its stall")
 
+    def isolate_broker(self, broker: int, lost: Lost = "both") -> str:
+        assert lost == "both", "a fault of one direction needs control that the profile does not have"
+        node, network = self._node(broker), self._project.network(CLUSTER)
+        self._cut_off[broker] = project.disconnect(node, network)
+        return f"container {node.name} was disconnected from network {network.name}"
+
+    def rejoin_broker(self, broker: int) -> None:
+        """Connect it again; return when it is back in every ISR. Idempotent."""
+        if broker not in self._cut_off:
+            return
+        node = self._node(broker)
+        project.connect(node, self._project.network(CLUSTER), self._cut_off[broker])
+        self.wait_for_isr(broker, f"container {node.name}", "its return to the network")
+        del self._cut_off[broker]
+
     @property
     def controller(self) -> int:
         return self._project.controller
@@ -134,7 +152,10 @@ class ComposePostgres(ExternalPostgres):
     def __init__(self, profile: StackProfile, *others: Any) -> None:
         super().__init__(profile, *others)
         assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
-        self._container = Project(profile.project).postgres()
+        self._project = Project(profile.project)
+        self._container = self._project.postgres()
+        self._cut_off: list[str] | None = None
+        """Its names in the network while it is cut off."""
 
     def kill(self) -> None:
         project.kill(self._container)
@@ -145,7 +166,21 @@ class ComposePostgres(ExternalPostgres):
     def restart(self) -> None:
         if not self.is_running():
             self._container.start()
+        self._wait_until_reachable("its restart")
 
+    def isolate(self) -> str:
+        network = self._project.network(CLIENTS)
+        self._cut_off = project.disconnect(self._container, network)
+        return f"container {self._container.name} was disconnected from network {network.name}"
+
+    def rejoin(self) -> None:
+        if self._cut_off is None:
+            return
+        project.connect(self._container, self._project.network(CLIENTS), self._cut_off)
+        self._wait_until_reachable("its return to the network")
+        self._cut_off = None
+
+    def _wait_until_reachable(self, what: str) -> None:
         def accepts() -> bool:
             try:
                 psycopg.connect(self.harness_conninfo, connect_timeout=2).close()
@@ -153,7 +188,7 @@ class ComposePostgres(ExternalPostgres):
                 return False
             return True
 
-        wait_until("Postgres to accept connections after its restart", accepts, deadline_s=REJOIN_DEADLINE_S)
+        wait_until(f"Postgres to accept connections after {what}", accepts, deadline_s=REJOIN_DEADLINE_S)
 
     def is_running(self) -> bool:
         return project.status(self._container) == "running"

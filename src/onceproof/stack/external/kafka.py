@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription  #
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.model import TopicSpec
-from onceproof.stack.api import KafkaSecurity, Proxy
+from onceproof.stack.api import KafkaSecurity, Lost, Proxy
 from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import StackProfile
@@ -285,6 +285,12 @@ class ExternalKafka(Topics):
 
     def controller_proxy(self, broker: int) -> Proxy:
         raise _not_ours("cut off from the controller")
+
+    def isolate_broker(self, broker: int, lost: Lost = "both") -> str:
+        raise _not_ours("cut off from the others")
+
+    def rejoin_broker(self, broker: int) -> None:
+        """Does nothing: it was never cut off."""
 
     def kill_broker(self, broker: int) -> None:
         raise _not_ours("killed")

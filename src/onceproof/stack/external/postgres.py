@@ -25,6 +25,7 @@ from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import PostgresProfile, StackProfile, Tls
 from onceproof.stack.external.trust import upstream_context
 from onceproof.stack.postgres import write_passfile
+from onceproof.stack.toxiproxy.dropping import PACKETS_DROPPED, drop_packets
 
 #: ``publish_via_partition_root`` and pgoutput without empty transactions.
 _LEAST_VERSION = 15
@@ -268,6 +269,13 @@ class ExternalPostgres:
 
     def is_running(self) -> bool:
         return True
+
+    def isolate(self) -> str:
+        drop_packets(self.proxy)
+        return PACKETS_DROPPED
+
+    def rejoin(self) -> None:
+        self.proxy.heal()
 
 
 def _not_ours(what: str) -> EnvironmentProblem:

@@ -15,13 +15,14 @@ from confluent_kafka.admin import AdminClient
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
-from onceproof.stack.api import KafkaSecurity, Proxy
+from onceproof.stack.api import KafkaSecurity, Lost, Proxy
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
 from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, ListenerName, Node
 from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, REJOIN_DEADLINE_S, START_DEADLINE_S, Topics, known_brokers
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
+from onceproof.stack.toxiproxy.dropping import PACKETS_DROPPED, drop_packets
 
 
 class ProxyMaker(Protocol):
@@ -152,6 +153,15 @@ class EmbeddedKafka(Topics):
 
     def controller_proxy(self, broker: int) -> Proxy:
         return self._proxy("controller", broker)
+
+    def isolate_broker(self, broker: int, lost: Lost = "both") -> str:
+        drop_packets(self.replication_proxy(broker), lost)
+        drop_packets(self.controller_proxy(broker), lost, it_connects=True)
+        return PACKETS_DROPPED
+
+    def rejoin_broker(self, broker: int) -> None:
+        self.replication_proxy(broker).heal()
+        self.controller_proxy(broker).heal()
 
     def kill_broker(self, broker: int) -> None:
         self._killed.add(broker)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,6 +57,11 @@ def peers(pid: int, *, established: bool = False) -> set[tuple[str, int]]:
             if one.raddr and (one.status == psutil.CONN_ESTABLISHED or not established)
         }
     return set()
+
+
+def is_connected(pids: Iterable[int], listener: str) -> bool:
+    """Whether one of the processes has a connection to the listener, ``IP:PORT``."""
+    return any(f"{host}:{port}" == listener for pid in pids for host, port in peers(pid))
 
 
 def _connections(pid: int) -> set[str]:

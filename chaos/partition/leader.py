@@ -1,4 +1,4 @@
-"""Partition: packets from and to a partition's leader are dropped, in one direction or both, while connections stay open.
+"""Partition of a leader: its packets from and to others are dropped, in one direction or both, while connections stay open.
 
 ``from: clients`` cuts the pipeline off from the leader, which still sends heartbeats: no other broker is elected, and the batch
 must wait. ``from: cluster`` cuts the leader off from its followers and the controller: it is fenced, and another broker leads.
@@ -30,8 +30,9 @@ from onceproof.faults.placement import (
 )
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
-from onceproof.stack.api import Leadership, Proxy, Stream
-from onceproof.stack.processes.connections import peers
+from onceproof.stack.api import Leadership, Lost, Proxy
+from onceproof.stack.processes.connections import is_connected
+from onceproof.stack.toxiproxy.dropping import drop_packets
 
 
 class PartitionSpec(FaultSpec):
@@ -45,9 +46,9 @@ class PartitionSpec(FaultSpec):
     for_s: PositiveFloat = Field(4.0, le=60.0, description="how long, seconds")
 
 
-@faults.register("partition")
-class Partition(AtItsPoint[PartitionSpec]):
-    """A network partition that drops packets (Toxiproxy ``timeout=0``): no side gets an error, both wait."""
+@faults.register("partition", "leader")
+class LeaderPartition(AtItsPoint[PartitionSpec]):
+    """A network partition that drops packets: no side gets an error, both wait."""
 
     Spec: ClassVar[type[FaultSpec]] = PartitionSpec
     about: ClassVar[str] = (
@@ -57,14 +58,18 @@ class Partition(AtItsPoint[PartitionSpec]):
     def __init__(self, spec: PartitionSpec) -> None:
         self._spec = spec
         self._before: Leadership | None = None
-        self._proxies: list[Proxy] = []
+        self._proxy: Proxy | None = None
+        self._how = ""
         self._struck_at = 0.0
         self._open = False
         self._is_back = False
 
     @classmethod
     def needs_control(cls, spec: PartitionSpec) -> str | None:
-        return "the links between brokers" if spec.from_ == "cluster" else None
+        if spec.from_ == "clients":
+            return None
+        links = "the links between brokers"
+        return links if spec.lost == "both" else f"each direction of {links}"
 
     @classmethod
     def problems(cls, spec: PartitionSpec, scenario: Scenario) -> list[SpecProblem]:
@@ -98,22 +103,17 @@ class Partition(AtItsPoint[PartitionSpec]):
             self._before = kafka.leader(*split_leader_of(self._spec.leader_of))
             broker = self._before.broker
             if self._spec.from_ == "clients":
-                self._proxies = [kafka.client_proxy(broker)]
+                self._proxy = kafka.client_proxy(broker)
+                drop_packets(self._proxy, self._lost())
             else:
-                self._proxies = [kafka.replication_proxy(broker), kafka.controller_proxy(broker)]
-            for proxy in self._proxies:
-                for stream in self._lost_on(proxy, broker):
-                    proxy.add_toxic("timeout", stream, timeout=0)
+                self._how = kafka.isolate_broker(broker, self._lost())
             self._open = is_open(context, seen.query, seen.batch)
         self._struck_at = context.timeline.now()
         context.timeline.emit("broker.away", broker=broker, how=f"cut off from {self._spec.from_}")
 
-    def _lost_on(self, proxy: Proxy, broker: int) -> tuple[Stream, ...]:
-        """The directions to cut: clients and followers connect to the leader, while the leader connects to the controller."""
-        if self._spec.lost == "both":
-            return ("upstream", "downstream")
-        leader_connects = proxy.name == f"controller-{broker}"
-        return ("downstream",) if leader_connects == (self._spec.lost == "to-leader") else ("upstream",)
+    def _lost(self) -> Lost:
+        lost: dict[str, Lost] = {"both": "both", "to-leader": "to-it", "from-leader": "from-it"}
+        return lost[self._spec.lost]
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if not self._open:
@@ -122,14 +122,14 @@ class Partition(AtItsPoint[PartitionSpec]):
         return prove(context, seen)
 
     def _prove_clients(self, context: FaultContext, seen: Occurrence) -> Proof:
-        assert self._before is not None
-        starts = context.job.starts
+        assert self._before is not None and self._proxy is not None
+        starts, proxy = context.job.starts, self._proxy
         ends_at = self._struck_at + self._spec.for_s
         connected = False
 
         def over() -> bool:
             nonlocal connected
-            connected = connected or _connected(context.job.pids(), self._proxies[0])
+            connected = connected or is_connected(context.job.pids(), proxy.listen)
             return context.timeline.now() >= ends_at or committed(context, seen.query, seen.batch)
 
         wait_until(
@@ -166,7 +166,7 @@ class Partition(AtItsPoint[PartitionSpec]):
         self.heal(context)
         wait_for_commit(context, seen)
         return proven(
-            f"broker {before.broker} was cut off from its followers and the controller{self._ways()}",
+            f"broker {before.broker} was cut off from its followers and the controller{self._ways()}: {self._how}",
             leadership.describe_move(self._spec.leader_of, before, after),
             f"batch {seen.batch} was committed {when}",
         )
@@ -179,13 +179,11 @@ class Partition(AtItsPoint[PartitionSpec]):
         }[self._spec.lost]
 
     def heal(self, context: FaultContext) -> None:
-        for proxy in self._proxies:
-            proxy.heal()
-        if self._before is not None and not self._is_back:
-            self._is_back = True
-            context.timeline.emit("broker.back", broker=self._before.broker)
-
-
-def _connected(pids: list[int], proxy: Proxy) -> bool:
-    """Whether one of the processes has a connection to the proxy; without one, the partition has no effect on the job."""
-    return any(f"{host}:{port}" == proxy.listen for pid in pids for host, port in peers(pid))
+        if self._before is None or self._is_back:
+            return
+        if self._proxy is not None:
+            self._proxy.heal()
+        elif self._spec.from_ == "cluster":
+            context.stack.kafka.rejoin_broker(self._before.broker)
+        self._is_back = True
+        context.timeline.emit("broker.back", broker=self._before.broker)

@@ -1,0 +1,1 @@
+"""Partition: a service is cut off from others by the network, and runs on. One file per target."""
