@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
@@ -96,10 +97,8 @@ class ScheduleExecutor:
                 if following is None:
                     return
                 if self.timeline.now() > self.deadline_s:
-                    raise _CannotContinue(
-                        f"limits.deadline_s ran out at tick {self._tick}, with {len(self._all_done())} of "
-                        f"{len(self.messages)} messages done"
-                    )
+                    done = f"{len(self._all_done())} of {len(self.messages)} messages done"
+                    raise _CannotContinue(f"limits.deadline_s ran out at tick {self._tick}, with {done}")
                 self._tick = following
         except ConsumerDied as dead:
             self._ended_by_itself(dead)
@@ -426,8 +425,8 @@ class ScheduleExecutor:
         """Whether the broker still counted its message as held by the consumer: in a transaction, until the commit."""
         if self.spec.acknowledge != "with-effect":
             return not consumer.acknowledged
-        last = next(e for e in reversed(self.trace) if e.consumer == consumer.name and e.kind not in ("crash", "cut"))
-        return last.kind != "commit"
+        done = (e.kind for e in reversed(self.trace) if e.consumer == consumer.name and e.kind not in ("crash", "cut"))
+        return next(done) != "commit"
 
     # -- the trace ------------------------------------------------------------------------------------------------
 
@@ -435,14 +434,12 @@ class ScheduleExecutor:
         message = consumer.holds.number if consumer.holds else 0
         self._append(TraceEvent(kind, self._tick, consumer=consumer.name, message=message))
 
-    def _record_message(
-        self, kind: Kind, consumer: str, message: Message, *, redelivered: bool = False, output: str = ""
-    ) -> None:
+    def _record_message(self, kind: Kind, consumer: str, message: Message, **details: Any) -> None:
+        """``details``: ``redelivered`` and ``output`` of the event."""
         groups = self.layout.groups()
         group = self.layout.group_of[consumer] if consumer and len(groups) > 1 else ""
-        self._append(
-            TraceEvent(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered, group, output)
-        )
+        number, queue = message.number, message.queue
+        self._append(TraceEvent(kind, self._tick, 0.0, consumer, number, queue, group=group, **details))
 
     def _append(self, event: TraceEvent) -> None:
         stored = self.timeline.emit(event.timeline_kind, **event.timeline_data())

@@ -270,6 +270,12 @@ PHENOMENA = (
         ),
     ),
     Phenomenon(
+        "B17",
+        "Stopped in the middle of a batch",
+        "A deployment stops the job (SIGTERM). What the job's function has not written yet is lost if it returns.",
+        _one("lost-write"),
+    ),
+    Phenomenon(
         "C1",
         "State is rebuilt after a failure",
         "State comes back from a checkpoint, a changelog or the input, or it is lost with the process.",

@@ -34,7 +34,7 @@ Offsets = Mapping[int, int]
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", required=True, help="input topic")
-parser.add_argument("--checkpoint", required=True, type=Path)
+parser.add_argument("--checkpoint", required=True)
 parser.add_argument("--postgres", help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="copies", help="with --postgres: the table to write to")
 parser.add_argument("--output", help="without --postgres: the topic to write to")
@@ -132,7 +132,7 @@ def available(reader: Consumer, topic: str, starts: Offsets) -> Offsets:
 
 def main() -> None:
     args = parser.parse_args()
-    checkpoint = Checkpoint(args.checkpoint, args.topic)
+    checkpoint = Checkpoint(Path(args.checkpoint), args.topic)
     settings = {"bootstrap.servers": args.kafka, "group.id": "micro-batches", "enable.auto.commit": False}
     reader = Consumer(settings)
     sink = (
