@@ -1,6 +1,7 @@
 """The canonical text of a nested value: it depends on what a list or an object holds, not on how it is written.
 
 Objects are equal whatever the order of their members (RFC 8259, section 4); of members with the same name, the last counts.
+If the expected type is a STRUCT, a member that is null equals one that is missing: a STRUCT has all members of its type.
 Numbers are equal if their values are (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; or, if the expected type has
 a DOUBLE or a FLOAT there, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as a string.
 Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; if the expected type is a
@@ -114,6 +115,7 @@ def _written(value: Any, type_: _Type) -> str:
         pieces = (
             f"{json.dumps(name, ensure_ascii=False)}:{_written(value[name], type_.inner(name))}"
             for name in sorted(value)
+            if value[name] is not None or name not in type_.members
         )
         return "{" + ",".join(pieces) + "}"
     if isinstance(value, list):
