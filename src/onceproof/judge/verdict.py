@@ -29,6 +29,7 @@ from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import allowance, breaks, needs, undecided, unjudged
 from onceproof.judge.findings import NO_FAULT, VERDICT_FILE, FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.judge.open import open_case
+from onceproof.judge.relations import removed
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import noun
@@ -178,7 +179,9 @@ class _Evidence:
 
     def _judged(self, found: Finding) -> Finding:
         claim = self.case.scenario.claim_of(found.output)
-        finding = replace(found, allowed=allowance(found, claim), undecided=undecided(found, claim))
+        allowed = allowance(found, claim)
+        open_ = undecided(found, claim) or (removed.undecided(self.case, found.anomaly, found.output) if not allowed else None)
+        finding = replace(found, allowed=allowed, undecided=open_)
         if finding.undecided is not None:
             self.doubts.append(f"{finding.anomaly} in {self._where(finding)}: {finding.summary}. {finding.undecided}")
         return replace(finding, witness_file=self._write_witnesses(finding), every=None)
@@ -267,7 +270,7 @@ class _Evidence:
         if run.never_reads:
             return [f"{run.drain_note}{from_log}", *modes]  # likewise
         doubts = [*modes, *_screened(case), *_emptiness(case)]
-        doubts += ledger.doubts(case)
+        doubts += [*ledger.doubts(case), *removed.doubts(case)]
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
         doubts += [f"output {output} cannot be judged: {why}" for output, why in case.unreadable.items()]
