@@ -128,6 +128,14 @@ def _records(pieces: Any) -> list[dict[str, Any]]:
     return [{"timestamp_ms": None, "visibility": "committed", **record} for record in found]
 
 
+def test_columns_whose_names_differ_only_by_case(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"A": [1, 2], "a": ["x", "y"], "A_1": [3, 4]}), file)
+    (first, _) = _records(foreign_columns.records(file))
+    assert first["value"] == b'{"A":1,"a":"x","A_1":3}'
+    assert _records(foreign_columns.records(file)) == _records([foreign_files.records(file)])
+
+
 def _documents(pieces: Any) -> list[str]:
     found: list[str] = []
     for piece in pieces:
