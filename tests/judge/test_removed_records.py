@@ -37,7 +37,7 @@ def test_records_that_retention_removed_are_no_violation(stored_run: Any, where:
 
 def test_an_upsert_topic_may_begin_later(stored_run: Any) -> None:
     stored_run.document["kind"] = "upsert"
-    for n in range(2):  # an older state of a key, which compaction removed
+    for _ in range(2):  # an older state of a key, which compaction removed
         stored_run.skip("out", 0)
     verdict = logs(stored_run, of_out=2)
     assert verdict.outcome == "held", verdict.reasons

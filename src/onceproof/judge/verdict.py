@@ -180,7 +180,9 @@ class _Evidence:
     def _judged(self, found: Finding) -> Finding:
         claim = self.case.scenario.claim_of(found.output)
         allowed = allowance(found, claim)
-        open_ = undecided(found, claim) or (removed.undecided(self.case, found.anomaly, found.output) if not allowed else None)
+        open_ = undecided(found, claim) or (
+            removed.undecided(self.case, found.anomaly, found.output) if not allowed else None
+        )
         finding = replace(found, allowed=allowed, undecided=open_)
         if finding.undecided is not None:
             self.doubts.append(f"{finding.anomaly} in {self._where(finding)}: {finding.summary}. {finding.undecided}")

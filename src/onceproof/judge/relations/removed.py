@@ -45,7 +45,9 @@ def undecided(case: Case, anomaly: str, output: str) -> str | None:
 def _removed(case: Case) -> dict[str, tuple[str, int, bool]]:
     """Topic -> the first of its partitions without their first records, where that begins, and whether it is an input."""
     inputs = {spec.topic for spec in case.scenario.input}
-    outputs = {spec.topic for spec in case.scenario.outputs.values() if spec.topic is not None and spec.kind != "upsert"}
+    outputs = {
+        spec.topic for spec in case.scenario.outputs.values() if spec.topic is not None and spec.kind != "upsert"
+    }
     found: dict[str, tuple[str, int, bool]] = {}
     for row in case.rows(_STARTS):
         topic = row["topic"]
