@@ -227,9 +227,11 @@ def _leaf_at(structure: Any, path: documents.Path) -> str:
 
 
 def _fits(digits: documents.Digits, kind: str) -> bool:
-    if kind in _WHOLE or (kind == "DOUBLE" and digits.whole_numbers):
-        return digits.type(whole_numbers=True) == "BIGINT"
-    return digits.exact_as_double
+    short = digits.type(whole_numbers=True) == "BIGINT"
+    if kind in _WHOLE:
+        return short
+    # Whole numbers beyond 64 bits: DuckDB takes them for doubles, and only all numbers together show whether they are.
+    return digits.exact_as_double and (short or kind != "DOUBLE" or not digits.whole_numbers)
 
 
 def _read_numbers(records: Connection, query: str) -> documents.NumbersByPath:
