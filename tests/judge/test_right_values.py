@@ -57,3 +57,31 @@ def test_whole_numbers_beyond_64_bits_keep_their_digits(stored_run: Any, number:
     assert verdict.anomalies() == {"wrong-value": 1}
     stored_run.tables["output"][0]["content"] = right
     assert judge(stored_run.save()).outcome == "held"
+
+
+@pytest.mark.parametrize(
+    ("column", "right", "wrong"),
+    [
+        ("x", '{"a":1}', '"{\\"a\\":1}"'),
+        ("MAP {'a': 1}", '{"a":1}', '"{\\"a\\":1}"'),
+        ("[1, 2]", "[1,2]", '"[1,2]"'),
+        ("[1, 2]", "[1,2]", '"{1,2}"'),
+        ("[]::INTEGER[]", "[]", "{}"),
+        ("[]::INTEGER[]", "[]", '"{}"'),
+        ("""'{"a":1}'""", '"{\\"a\\":1}"', '{"a":1}'),
+        ("'[1,2]'", '"[1,2]"', "[1,2]"),
+    ],
+)
+def test_a_string_is_not_the_value_that_its_json_means(stored_run: Any, column: str, right: str, wrong: str) -> None:
+    sent = ['{"id":1,"x":{"a":1}}', '{"id":2,"x":{"a":1}}']
+    found = [f'{{"id":1,"x":{right}}}', f'{{"id":2,"x":{wrong}}}']
+    assert judged(stored_run, sent, found, f"id, {column} AS x").anomalies() == {"wrong-value": 1}
+    stored_run.tables["output"][1]["content"] = found[0].replace('"id":1', '"id":2')
+    assert judge(stored_run.save()).outcome == "held"
+
+
+def test_a_value_in_an_upsert_topic_that_is_not_json_makes_it_unreadable(stored_run: Any) -> None:
+    sent = ['{"id":1,"x":1}', '{"id":2,"x":2}']
+    verdict = judged(stored_run, sent, [sent[0], "garbage", sent[1]], kind="upsert")
+    assert verdict.outcome == "inconclusive"
+    assert any(reason.startswith("output out cannot be judged") for reason in verdict.reasons), verdict.reasons

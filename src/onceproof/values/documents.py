@@ -150,8 +150,10 @@ def _fields(fields: str) -> dict[str, tuple[str, str]]:
 def _as(kind: str, value: Any) -> Any:
     if kind == VALUE:
         return _without_exponents(value)
-    if kind == JSON or isinstance(value, dict | list):
+    if kind == JSON:
         return written(value)
+    if isinstance(value, dict | list):
+        return f"{written(value)} (not text)" if kind == TEXT else written(value)
     if isinstance(value, Number):
         return f"{value} (a number)" if kind == TEXT else str(value)
     if isinstance(value, bool):

@@ -27,16 +27,27 @@ from onceproof.values.documents import Number, parse
 
 #: The SQL function: (text, DuckDB type) -> canonical text.
 FUNCTION = "canonical_nested"
+#: The same for a text that is JSON, and no array of Postgres: ``{}`` is an object, and not an empty list.
+JSON_FUNCTION = "canonical_json"
 
 
 def register(db: duckdb.DuckDBPyConnection) -> None:
     db.create_function(FUNCTION, canonical_nested, ["VARCHAR", "VARCHAR"], "VARCHAR")
+    db.create_function(JSON_FUNCTION, canonical_json, ["VARCHAR", "VARCHAR"], "VARCHAR")
 
 
 def canonical_nested(text: str, sql_type: str) -> str:
     """``text`` as minified JSON with sorted members and shortest numbers; unchanged if it is not such a value."""
+    return _canonical(text, sql_type, array=sql_type.endswith("]") and text.startswith("{"))
+
+
+def canonical_json(text: str, sql_type: str) -> str:
+    """As `canonical_nested`, for a text that is no array of Postgres."""
+    return _canonical(text, sql_type, array=False)
+
+
+def _canonical(text: str, sql_type: str, *, array: bool) -> str:
     try:
-        array = sql_type.endswith("]") and text.startswith("{")
         value = _array(text, sql_type) if array else parse(text)
         result = _written(value, _tree(sql_type))
         result.encode()  # half of a surrogate pair is valid JSON, but not valid text
