@@ -22,14 +22,13 @@ from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.history.run_record import JobRecord, RunRecord
 from onceproof.history.version import refuse_other_version
 from onceproof.judge import batches, ledger, shown_rows
-from onceproof.judge.case import record_key
+from onceproof.judge.case import record_key, removed
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.sources import undecodable_inputs
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import allowance, breaks, needs, undecided, unjudged
 from onceproof.judge.findings import NO_FAULT, VERDICT_FILE, FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.judge.open import open_case
-from onceproof.judge.relations import removed
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import noun

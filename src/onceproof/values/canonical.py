@@ -9,7 +9,7 @@ expected type       two values are equal when
 integer, DECIMAL    their digits are equal, without trailing zeros after the point (never rounded: 1.7 is not 2)
 FLOAT, DOUBLE       they are the same float or double; -0.0 equals 0.0 and NaN equals NaN
 TIMESTAMP, DATE     they are the same microsecond; a text without a zone is UTC
-TIME                likewise; a text with a zone or a date is no time
+TIME                likewise; a text with a zone or a date equals none
 INTERVAL            their months are equal, and their days and times together, with 24 hours per day; also in ISO 8601 (``P1DT2H``)
 BOOLEAN             they are equal, ``t`` being ``true`` and ``f`` being ``false``
 BLOB                their bytes are equal, written as Postgres' ``\\x`` hex, or as base64 as in JSON

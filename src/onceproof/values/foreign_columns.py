@@ -178,7 +178,7 @@ class _Texts:
         query = _query(table, as_texts=as_texts)
         if query is None:
             return None
-        # By number: DuckDB does not tell names apart that differ only by case.
+        # By number: to DuckDB, names that differ only by case are the same.
         self._db.register("piece", table.rename_columns([f"c{number}" for number in range(table.num_columns)]))
         try:
             texts = self._db.sql(query).to_arrow_table()["document"].cast(pa.string())

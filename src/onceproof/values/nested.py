@@ -27,7 +27,7 @@ from onceproof.values.documents import Number, parse
 
 #: The SQL function: (text, DuckDB type) -> canonical text.
 FUNCTION = "canonical_nested"
-#: The same for a text that is JSON, and no array of Postgres: ``{}`` is an object, and not an empty list.
+#: The same for JSON only, without arrays as Postgres writes them: ``{}`` is an object, and not an empty list.
 JSON_FUNCTION = "canonical_json"
 
 
@@ -42,7 +42,7 @@ def canonical_nested(text: str, sql_type: str) -> str:
 
 
 def canonical_json(text: str, sql_type: str) -> str:
-    """As `canonical_nested`, for a text that is no array of Postgres."""
+    """As `canonical_nested`, for JSON: arrays as Postgres writes them are not read."""
     return _canonical(text, sql_type, array=False)
 
 

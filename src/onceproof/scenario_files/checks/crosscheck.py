@@ -100,7 +100,7 @@ def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
 
 
 def _like_another(scenario: Scenario, index: int) -> Iterator[Complaint]:
-    """Refuse an input topic that differs only by case from one before it: each is a view, and SQL does not tell them apart."""
+    """Refuse an input topic that differs only by case from one before it: each is a view, and to SQL their names are the same."""
     topic = scenario.input[index].topic
     for other in scenario.input[:index]:
         if other.topic != topic and other.topic.lower() == topic.lower():
