@@ -128,6 +128,38 @@ def _records(pieces: Any) -> list[dict[str, Any]]:
     return [{"timestamp_ms": None, "visibility": "committed", **record} for record in found]
 
 
+def test_columns_whose_names_differ_only_by_case(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"A": [1, 2], "a": ["x", "y"], "A_1": [3, 4]}), file)
+    (first, _) = _records(foreign_columns.records(file))
+    assert first["value"] == b'{"A":1,"a":"x","A_1":3}'
+    assert _records(foreign_columns.records(file)) == _records([foreign_files.records(file)])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([3_000_000], pa.date32()),
+        pa.array([-800_000], pa.date32()),
+        pa.array([253_402_300_800_000_000], pa.timestamp("us")),
+        pa.array([{"x": 253_402_300_800_000_000}], pa.struct([("x", pa.timestamp("us"))])),
+    ],
+)
+def test_dates_beyond_the_calendar_are_refused(tmp_path: Path, column: pa.Array) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"t": column}), file)
+    with pytest.raises(UsageError, match=r"rows\.parquet cannot be read after row 0") as refused:
+        _records(foreign_columns.records(file))
+    assert refused.value.hint == "dates and times must be in the years 1 to 9999"
+
+
+def test_old_times_of_96_bits_keep_their_range(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    times = [dt.datetime(9999, 12, 31), dt.datetime(2020, 1, 1, 1, 2, 3, 456789)]
+    pq.write_table(pa.table({"t": pa.array(times, pa.timestamp("us"))}), file, use_deprecated_int96_timestamps=True)
+    assert [row["t"] for _, row in foreign_files.rows(file)] == times
+
+
 def _documents(pieces: Any) -> list[str]:
     found: list[str] = []
     for piece in pieces:

@@ -169,6 +169,35 @@ def test_without_a_schema_of_its_own_each_value_is_read_as_it_was_written(run: A
     assert judge(path).outcome == "held"
 
 
+@pytest.mark.parametrize("newer_first", [False, True])
+def test_a_logical_type_that_only_one_schema_gives(run: Any, tmp_path: Path, newer_first: bool) -> None:
+    def moment(kind: Any) -> str:
+        return json.dumps(
+            {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, {"name": "t", "type": kind}]}
+        )
+
+    schemas = [moment("long"), moment({"type": "long", "logicalType": "timestamp-millis"})]
+    for number, schema in enumerate(schemas, start=1):
+        (tmp_path / f"v{number}.avsc").write_text(schema)
+    run.scenario["stack"] = {"registry": {"files": {"1": "v1.avsc", "2": "v2.avsc"}}}
+    del run.scenario["input"][0]["schema"]
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["id"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT id, t, _partition, _offset FROM "in"'}}
+    values = [
+        wire.framed(1, avro({"id": 1, "t": 1_577_836_800_000}, schemas[0])),
+        wire.framed(2, avro({"id": 2, "t": "2020-01-01T00:00:00Z"}, schemas[1])),
+    ]
+    for value in reversed(values) if newer_first else values:
+        run.send("k", value)
+    run.record("out", {"id": 1, "t": 1_577_836_800_000})
+    run.record("out", {"id": 2, "t": "2020-01-01T00:00:00+00:00"})
+    run.progress({0: 2})
+    path = decoded(run, tmp_path)
+    with open_case(path) as case:
+        assert next(row["t"] for row in case.inputs.seen().rows('SELECT t FROM "in" ORDER BY id')) is not None
+    assert judge(path).outcome == "held"
+
+
 def test_a_registry_that_is_away_when_the_run_ends_makes_it_inconclusive(run: Any, tmp_path: Path) -> None:
     with registry_server() as server:
         run.scenario["stack"] = {"registry": {"url": server.url}}

@@ -127,6 +127,13 @@ def test_topics_that_differ_only_by_dot_and_underscore_are_refused(write: Write)
     assert "topics 'en.riched' and 'en_riched'" in message
 
 
+def test_input_topics_that_differ_only_by_case_are_refused(write: Write) -> None:
+    more = "chunks: 10\n  - topic: Flights\n    dataset: flights\n"
+    message = refused(write(("chunks: 10\n", more)))
+    assert "topic 'Flights' differs only by case from input topic 'flights'" in message and ":10:12:" in message
+    assert "rename one of the topics" in message
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -149,6 +149,15 @@ def test_its_state_is_its_version(tmp_path: Path) -> None:
     assert data_files(tmp_path / "files/out") == [], "its log is not data"
 
 
+def test_statistics_with_line_separators_of_unicode(tmp_path: Path) -> None:
+    table = tmp_path / "files/out"
+    a_version(table, 0, add(a_file(table, "a.parquet", [1])))
+    action = json.dumps(add(a_file(table, "b.parquet", [2]), stats="x\u2028y\u0085z"), ensure_ascii=False)
+    (table / "_delta_log" / f"{1:020}.json").write_text(action + "\n", encoding="utf-8")
+    _, history = read_back(tmp_path)
+    assert changes(history["output"]) == [(0, "insert", "1"), (1, "insert", "2")]
+
+
 def test_other_outputs_need_no_jars() -> None:
     files = _specs({"out": {"files": "out", "identity": ["id"]}, "topic": {"topic": "t", "identity": ["id"]}})
     assert jars(cast(Scenario, SimpleNamespace(outputs=files))) == ()

@@ -125,6 +125,22 @@ def test_columns_in_the_names_of_folders_are_read(tmp_path: Path) -> None:
     ]
 
 
+def test_files_that_spark_passes_over_and_partitions_by_a_column_with_an_underscore(tmp_path: Path) -> None:
+    a_file(tmp_path / "files/out/_day=1", 1, [1])
+    a_file(tmp_path / "files/out/_temporary", 2, [2])
+    a_file(tmp_path / "files/out/.hidden=1", 3, [3])
+    (tmp_path / "files/out/part-9.parquet._COPYING_").write_bytes(b"")
+    _, history = read_back(tmp_path)
+    assert [json.loads(row["content"]) for row in history["snapshot"]] == [{"id": "1", "note": "n1", "_day": "1"}]
+
+
+def test_an_empty_entry_of_the_log_is_an_error(tmp_path: Path) -> None:
+    an_entry(tmp_path / "files/out", "0", a_file(tmp_path / "files/out", 1, [1]))
+    (tmp_path / "files/out/_spark_metadata/1").write_text("")
+    with pytest.raises(HistoryError, match="_spark_metadata/1 is empty"):
+        read_back(tmp_path)
+
+
 def test_json_lines_keep_their_digits(tmp_path: Path) -> None:
     folder = tmp_path / "files/out"
     folder.mkdir(parents=True)

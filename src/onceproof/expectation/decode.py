@@ -27,6 +27,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.formats.codec import EVENT, ROW, ROW_AND_OPERATION, Decoded, Decoder, Settings
 from onceproof.formats.feed import access_of
 from onceproof.formats.registry import Access
+from onceproof.formats.values import SHOWN, WHOLE
 from onceproof.history.run_directory import RunDir
 from onceproof.history.run_record import DecodedRecord
 from onceproof.history.writer import PARQUET
@@ -165,7 +166,9 @@ class _Decoding:
         counted: dict[str, Any] = {"undecodable": self.undecodable, "first": self.first}
         if isinstance(self._decode, Decoder):
             counted["problems"] = self.problems
-            counted["types"] = {json.dumps(path): kind for path, kind in self._decode.types.items() if kind}
+            counted["types"] = {
+                json.dumps(path): kind for path, kind in self._decode.types.items() if kind not in (WHOLE, SHOWN)
+            }
         return counted
 
 

@@ -23,9 +23,11 @@ from onceproof.formats.values import (
     DOUBLE,
     INSTANT,
     LOCAL,
+    SHOWN,
     SINGLE,
     TIME,
     UUID_TYPE,
+    WHOLE,
     Path,
     after_epoch,
     day_after_epoch,
@@ -72,8 +74,8 @@ class Avro:
         return out.getvalue()
 
     def types(self) -> dict[Path, str]:
-        """The fields whose type JSON does not show."""
-        return dict(self._types(self.parsed, (), frozenset()))
+        """The type of each field: DuckDB's, or `SHOWN` or `WHOLE` if JSON shows it."""
+        return {path: kind for path, kind in self._types(self.parsed, (), frozenset()) if path}
 
     def resolve_problem(self, reader: Avro) -> str | None:
         """Why values written by this schema cannot be read by ``reader``, as far as the schemas alone show it."""
@@ -89,17 +91,21 @@ class Avro:
             some = [branch for branch in schema if branch != "null"]
             if len(some) == 1:
                 yield from self._types(some[0], path, within)
+            elif some:
+                yield path, SHOWN
             return
         kind, logical = _kind(schema), _logical(schema)
         if logical == "decimal":
-            exact = values.decimal_type(schema["precision"], schema.get("scale", 0))
-            if exact is not None:
-                yield path, exact
+            yield path, values.decimal_type(schema["precision"], schema.get("scale", 0)) or SHOWN
         elif logical in _LOGICAL:
             yield path, _LOGICAL[logical].type
         elif kind in ("float", "double"):
             yield path, SINGLE if kind == "float" else DOUBLE
-        elif kind == "array":
+        else:
+            yield path, WHOLE if kind in ("int", "long") else SHOWN
+        if logical in (*_LOGICAL, "decimal"):
+            return
+        if kind == "array":
             yield from self._types(schema["items"], (*path, None), within)
         elif kind == "map":
             yield from self._types(schema["values"], (*path, ANY), within)

@@ -123,14 +123,16 @@ def _types(schema: Any, path: Path) -> Iterator[tuple[Path, str]]:
     name, kind = schema.get("name"), schema.get("type")
     if name == _DECIMAL:
         precision = int((schema.get("parameters") or {}).get(_NAME_OF_PRECISION, values.MOST_DIGITS))
-        exact = values.decimal_type(precision, _scale(schema))
-        if exact is not None:
-            yield path, exact
-    elif name in _LOGICAL:
+        yield path, values.decimal_type(precision, _scale(schema)) or values.SHOWN
+        return
+    if name in _LOGICAL:
         yield path, _LOGICAL[name][0]
-    elif kind in ("float", "double"):
+        return
+    if kind in ("float", "double"):
         yield path, SINGLE if kind == "float" else DOUBLE
-    elif kind == "struct":
+    elif path:
+        yield path, values.WHOLE if kind in ("int8", "int16", "int32", "int64") else values.SHOWN
+    if kind == "struct":
         for member in schema.get("fields") or ():
             yield from _types(member, (*path, member.get("field")))
     elif kind == "array":

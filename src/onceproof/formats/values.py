@@ -28,6 +28,8 @@ INSTANT, LOCAL, DATE, TIME, UUID_TYPE, SINGLE, DOUBLE = (
     "FLOAT",
     "DOUBLE",
 )
+#: In place of a DuckDB type: JSON shows the type of the field, which is a whole number, or another one.
+WHOLE, SHOWN = "whole number", ""
 #: The most digits of a DECIMAL. Longer ones become JSON, which keeps every digit too.
 MOST_DIGITS = 38
 _MOST_ZEROS = 100
@@ -49,7 +51,9 @@ def _both(one: str, other: str) -> str:
         (p, s), (q, t) = (map(int, kind[len("DECIMAL(") : -1].split(",")) for kind in (one, other))
         scale = max(s, t)
         return decimal_type(max(p - s, q - t) + scale, scale) or ""
-    return ""  # JSON's own types decide
+    if {one, other} in ({WHOLE, SINGLE}, {WHOLE, DOUBLE}):
+        return one if other == WHOLE else other
+    return SHOWN  # JSON's own types decide: values of one schema would not be values of the other one's type
 
 
 def document(value: Any) -> str:

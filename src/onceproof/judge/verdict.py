@@ -22,7 +22,7 @@ from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.history.run_record import JobRecord, RunRecord
 from onceproof.history.version import refuse_other_version
 from onceproof.judge import batches, ledger, shown_rows
-from onceproof.judge.case import record_key
+from onceproof.judge.case import record_key, removed
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.sources import undecodable_inputs
 from onceproof.judge.checker import Gap, checkers
@@ -178,7 +178,11 @@ class _Evidence:
 
     def _judged(self, found: Finding) -> Finding:
         claim = self.case.scenario.claim_of(found.output)
-        finding = replace(found, allowed=allowance(found, claim), undecided=undecided(found, claim))
+        allowed = allowance(found, claim)
+        open_ = undecided(found, claim) or (
+            removed.undecided(self.case, found.anomaly, found.output) if not allowed else None
+        )
+        finding = replace(found, allowed=allowed, undecided=open_)
         if finding.undecided is not None:
             self.doubts.append(f"{finding.anomaly} in {self._where(finding)}: {finding.summary}. {finding.undecided}")
         return replace(finding, witness_file=self._write_witnesses(finding), every=None)
@@ -267,7 +271,7 @@ class _Evidence:
         if run.never_reads:
             return [f"{run.drain_note}{from_log}", *modes]  # likewise
         doubts = [*modes, *_screened(case), *_emptiness(case)]
-        doubts += ledger.doubts(case)
+        doubts += [*ledger.doubts(case), *removed.doubts(case)]
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
         doubts += [f"output {output} cannot be judged: {why}" for output, why in case.unreadable.items()]

@@ -25,10 +25,10 @@ so that records that came too late are left out. The column ``_closes`` says whe
 row only then (`onceproof.judge.relations.late`)::
 
       windows:
-        flights: {closes: "date_trunc('hour', sched_dep::TIMESTAMP) + INTERVAL 1 HOUR"}
+        flights: {closes: "date_trunc('hour', sched_dep::TIMESTAMPTZ) + INTERVAL 1 HOUR"}
 
 The column types of the query decide how values are compared (`onceproof.values.canonical`): cast a timestamp that the
-input holds as a string to TIMESTAMP.
+input holds as a string to TIMESTAMPTZ (a cast to TIMESTAMP drops an offset such as ``+02:00``).
 """
 
 from __future__ import annotations

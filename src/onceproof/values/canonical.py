@@ -9,8 +9,8 @@ expected type       two values are equal when
 integer, DECIMAL    their digits are equal, without trailing zeros after the point (never rounded: 1.7 is not 2)
 FLOAT, DOUBLE       they are the same float or double; -0.0 equals 0.0 and NaN equals NaN
 TIMESTAMP, DATE     they are the same microsecond; a text without a zone is UTC
-TIME                likewise
-INTERVAL            their months are equal, and their days and times together, with 24 hours per day
+TIME                likewise; a text with a zone or a date equals none
+INTERVAL            their months are equal, and their days and times together, with 24 hours per day; also in ISO 8601 (``P1DT2H``)
 BOOLEAN             they are equal, ``t`` being ``true`` and ``f`` being ``false``
 BLOB                their bytes are equal, written as Postgres' ``\\x`` hex, or as base64 as in JSON
 UUID                they differ in case only
@@ -58,32 +58,33 @@ def canonical(sql_type: str, text: str) -> str:
     return text
 
 
-def canonical_rows(source: str, columns: Mapping[str, str]) -> str:
+def canonical_rows(source: str, columns: Mapping[str, str], *, arrays: bool = True) -> str:
     """SQL for the rows of ``source`` with these text columns (name -> DuckDB type) in canonical form.
 
     Each step is a nested SELECT of its own: a step uses its argument several times, so nesting the expressions themselves would
-    make one so large that planning it takes longer than running it.
+    make one so large that planning it takes longer than running it. ``arrays``: a list may be written as Postgres writes arrays.
     """
-    steps = {name: _steps(sql_type) for name, sql_type in columns.items()}
+    steps = {name: _steps(sql_type, arrays=arrays) for name, sql_type in columns.items()}
     for depth in range(max(map(len, steps.values()), default=0)):
         replaced = [f"{some[depth](quote(name))} AS {quote(name)}" for name, some in steps.items() if depth < len(some)]
         source = f"SELECT * REPLACE ({', '.join(replaced)}) FROM ({source})"  # noqa: S608
     return source
 
 
-def _steps(sql_type: str) -> list[Callable[[str], str]]:
+def _steps(sql_type: str, *, arrays: bool = True) -> list[Callable[[str], str]]:
     """The conversions of a text of this type, in order: each takes and returns a SQL expression."""
     kind = sql_type.split("(")[0].strip()
     if is_nested(sql_type):
-        return [lambda text: f"{nested.FUNCTION}({text}, {literal(sql_type)})"]
+        function = nested.FUNCTION if arrays else nested.JSON_FUNCTION
+        return [lambda text: f"{function}({text}, {literal(sql_type)})"]
     if kind in _INTEGERS or kind == "DECIMAL":
         return [_plain, _trimmed, lambda text: f"CASE {text} WHEN '-0' THEN '0' ELSE {text} END"]
     if kind in {"FLOAT", "DOUBLE"}:
         return [lambda text: _as_number(text, kind)]
     if kind == "TIME":
-        return [lambda text: f"coalesce(TRY_CAST({text} AS TIME)::VARCHAR, {text})"]
+        return [_time]
     if kind == "INTERVAL":
-        return [_interval]
+        return [_iso_interval, _interval]
     if kind == "DATE" or kind.startswith("TIMESTAMP"):
         return [lambda text: f"coalesce(TRY_CAST({text} AS TIMESTAMPTZ)::VARCHAR, {text})"]
     if kind == "BOOLEAN":
@@ -146,6 +147,32 @@ def _as_number(text: str, kind: str) -> str:
     # DuckDB would accept 1_000 as a number, and spaces around a number.
     number = f"coalesce((TRY_CAST({text} AS {kind}) + 0.0)::VARCHAR, {text})"
     return f"CASE WHEN contains({text}, '_') OR contains({text}, ' ') THEN {text} ELSE {number} END"
+
+
+def _time(text: str) -> str:
+    # DuckDB would drop a zone, and a date before the time.
+    is_time = f"regexp_full_match({text}, '[0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}([.][0-9]+)?)?')"
+    return f"CASE WHEN {is_time} THEN coalesce(TRY_CAST({text} AS TIME)::VARCHAR, {text}) ELSE {text} END"
+
+
+# An interval in ISO 8601, as Postgres writes it: each part with a sign of its own.
+_ISO_INTERVAL = (
+    "P([+-]?[0-9]+Y)?([+-]?[0-9]+M)?([+-]?[0-9]+W)?([+-]?[0-9]+D)?"
+    "(T([+-]?[0-9]+H)?([+-]?[0-9]+M)?([+-]?[0-9]+([.][0-9]+)?S)?)?"
+)
+
+
+def _iso_interval(text: str) -> str:
+    """SQL for an interval in ISO 8601 as DuckDB reads one: ``P-1DT2H`` as ``-1 days 2 hours``."""
+    days = _spelled(f"regexp_extract({text}, '^P([^T]*)', 1)", Y="years", M="months", W="weeks", D="days")
+    times = _spelled(f"regexp_extract({text}, 'T(.*)$', 1)", H="hours", M="minutes", S="seconds")
+    return f"CASE WHEN regexp_full_match({text}, '{_ISO_INTERVAL}') THEN {days} || {times} ELSE {text} END"
+
+
+def _spelled(text: str, **units: str) -> str:
+    for letter, unit in units.items():  # no unit has a capital letter
+        text = f"replace({text}, '{letter}', ' {unit} ')"
+    return text
 
 
 def _interval(text: str) -> str:

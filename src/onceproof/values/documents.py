@@ -150,8 +150,10 @@ def _fields(fields: str) -> dict[str, tuple[str, str]]:
 def _as(kind: str, value: Any) -> Any:
     if kind == VALUE:
         return _without_exponents(value)
-    if kind == JSON or isinstance(value, dict | list):
+    if kind == JSON:
         return written(value)
+    if isinstance(value, dict | list):
+        return f"{written(value)} (not text)" if kind == TEXT else written(value)
     if isinstance(value, Number):
         return f"{value} (a number)" if kind == TEXT else str(value)
     if isinstance(value, bool):
@@ -184,6 +186,8 @@ class Digits:
     most: int = 0
     exact_as_double: bool = True
     with_exponent: bool = False
+    whole_numbers: bool = True
+    """Whether all are written without a point and without an exponent."""
     countable: bool = True
     """Whether all numbers fit into decimals: none is too large or too small."""
 
@@ -194,6 +198,7 @@ class Digits:
             self.countable = self.exact_as_double = False
             return
         self.with_exponent = self.with_exponent or "e" in number.lower()
+        self.whole_numbers = self.whole_numbers and not {".", "e", "E"} & set(number)
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int), "JSON has neither NaN nor an infinity"
         spelled = "".join(map(str, digits)).lstrip("0")

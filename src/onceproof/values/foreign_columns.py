@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceproof.values import foreign_files
-from onceproof.values.canonical import literal, quote
+from onceproof.values.canonical import literal
 from onceproof.values.foreign_files import Numbered, Row
 
 #: A file's records: either a table with the columns of `COLUMNS`, or records one by one.
@@ -178,7 +178,8 @@ class _Texts:
         query = _query(table, as_texts=as_texts)
         if query is None:
             return None
-        self._db.register("piece", table)
+        # By number: to DuckDB, names that differ only by case are the same.
+        self._db.register("piece", table.rename_columns([f"c{number}" for number in range(table.num_columns)]))
         try:
             texts = self._db.sql(query).to_arrow_table()["document"].cast(pa.string())
         except duckdb.Error:  # a value that DuckDB does not take: row by row, it is read or refused
@@ -189,9 +190,10 @@ class _Texts:
 
 
 def _query(table: pa.Table, *, as_texts: bool) -> str | None:
+    """SQL for the rows of ``piece``, whose columns are ``c0``, ``c1``, ...; None if they must be read one by one."""
     members = []
-    for field in table.schema:
-        text = _text(table[field.name], quote(field.name), as_texts=as_texts)
+    for number, field in enumerate(table.schema):
+        text = _text(table.column(number), f"c{number}", as_texts=as_texts)
         if text is None:
             return None
         name = foreign_files.as_json(field.name) + ":"

@@ -282,7 +282,7 @@ def parquet_tables(path: Path) -> Iterator[tuple[int, pa.Table]]:
     """The rows of a Parquet file in pieces, each with the number of its first row; times in microseconds. Raises `UsageError`."""
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
             schema = _microseconds(file.schema_arrow)
             check_names(path, schema)
             # Group by group: asked for all groups, the reader keeps what it has read of each until the end.
@@ -306,6 +306,9 @@ def rows_of(path: Path, number: int, table: pa.Table) -> Iterator[Row]:
             number += 1
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read after row {number}: {error}") from error
+    except (ValueError, OverflowError) as error:  # Python has no such date
+        hint = "dates and times must be in the years 1 to 9999"
+        raise UsageError(f"{path} cannot be read after row {number}: {error}", hint=hint) from error
 
 
 def _microseconds(schema: pa.Schema) -> pa.Schema:

@@ -1,6 +1,7 @@
 """The canonical text of a nested value: it depends on what a list or an object holds, not on how it is written.
 
 Objects are equal whatever the order of their members (RFC 8259, section 4); of members with the same name, the last counts.
+If the expected type is a STRUCT, a member that is null equals one that is missing: a STRUCT has all members of its type.
 Numbers are equal if their values are (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; or, if the expected type has
 a DOUBLE or a FLOAT there, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as a string.
 Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; if the expected type is a
@@ -26,16 +27,27 @@ from onceproof.values.documents import Number, parse
 
 #: The SQL function: (text, DuckDB type) -> canonical text.
 FUNCTION = "canonical_nested"
+#: The same for JSON only, without arrays as Postgres writes them: ``{}`` is an object, and not an empty list.
+JSON_FUNCTION = "canonical_json"
 
 
 def register(db: duckdb.DuckDBPyConnection) -> None:
     db.create_function(FUNCTION, canonical_nested, ["VARCHAR", "VARCHAR"], "VARCHAR")
+    db.create_function(JSON_FUNCTION, canonical_json, ["VARCHAR", "VARCHAR"], "VARCHAR")
 
 
 def canonical_nested(text: str, sql_type: str) -> str:
     """``text`` as minified JSON with sorted members and shortest numbers; unchanged if it is not such a value."""
+    return _canonical(text, sql_type, array=sql_type.endswith("]") and text.startswith("{"))
+
+
+def canonical_json(text: str, sql_type: str) -> str:
+    """As `canonical_nested`, for JSON: arrays as Postgres writes them are not read."""
+    return _canonical(text, sql_type, array=False)
+
+
+def _canonical(text: str, sql_type: str, *, array: bool) -> str:
     try:
-        array = sql_type.endswith("]") and text.startswith("{")
         value = _array(text, sql_type) if array else parse(text)
         result = _written(value, _tree(sql_type))
         result.encode()  # half of a surrogate pair is valid JSON, but not valid text
@@ -114,6 +126,7 @@ def _written(value: Any, type_: _Type) -> str:
         pieces = (
             f"{json.dumps(name, ensure_ascii=False)}:{_written(value[name], type_.inner(name))}"
             for name in sorted(value)
+            if value[name] is not None or name not in type_.members
         )
         return "{" + ",".join(pieces) + "}"
     if isinstance(value, list):

@@ -27,11 +27,15 @@ def canonical_texts(case: Case, output: str, columns: Mapping[str, str], reading
     """
     spec = case.scenario.outputs[output]
     members = {name: kind for name, kind in columns.items() if name not in BESIDE_THE_VALUE}
-    # A string inside JSON keeps its quotes; a table gives JSON as plain text.
+    # A string inside JSON keeps its quotes, and is neither an object nor a list; a table gives JSON as plain text.
     any_json = not spec.has_rows
+    quoted = any_json and not all_texts(case, output)
     if spec.expected == "empty" and spec.has_rows:
         source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
-    kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in members.items()}
+    kinds = {
+        name: "JSON" if (kind == "JSON" and any_json) or (is_nested(kind) and quoted) else "VARCHAR"
+        for name, kind in members.items()
+    }
     parsed = "NULL AS f" if reading.exact else f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
     twice = reading.exact or reading.long_numbers
     if twice:
@@ -51,6 +55,7 @@ def canonical_texts(case: Case, output: str, columns: Mapping[str, str], reading
         f"""SELECT * EXCLUDE ({"f, d" if twice else "f"}, content), {opened}
             FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
         {fields[name]: sql_type for name, sql_type in columns.items() if name not in reading.canonical},
+        arrays=not quoted,
     )
 
 

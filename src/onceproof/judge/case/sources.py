@@ -135,7 +135,8 @@ def rewritten(case: Case, output: str) -> bool:
 def _last_of_each(visible: str, spec: OutputSpec) -> str:
     """SQL for the state that compacting the topic would leave (the records of a key are in order in one partition)."""
     structure = ", ".join(
-        f"coalesce({', '.join(f'content->>{member(name)}' for name in documents.spellings(column))}, NULL)"
+        # TRY: a value that is not JSON makes the output unreadable, which is found later.
+        f"TRY(coalesce({', '.join(f'content->>{member(name)}' for name in documents.spellings(column))}, NULL))"
         for column in spec.identity
     )
     return f"""

@@ -146,7 +146,7 @@ def _reading(
     # A name without a backslash is not escaped.
     suspects = [
         r"\\u",
-        *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, "[-0-9tf]")) if names),
+        *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, r"[-0-9tf\[{]")) if names),
     ]
     every = f"SELECT * FROM ({values}) WHERE content IS NOT NULL"  # noqa: S608
     fractions = any(kind in (*NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
@@ -181,7 +181,7 @@ def _other_kinds(case: Case, records: str, columns: Mapping[str, str], suspects:
     return False
 
 
-_PLAIN = ("UBIGINT", "BIGINT", "DOUBLE", "BOOLEAN")
+_PLAIN = ("UBIGINT", "BIGINT", "HUGEINT", "DOUBLE", "BOOLEAN", "ARRAY", "OBJECT")
 
 
 def _read_settled(case: Case, output: str) -> str | None:

@@ -5,7 +5,7 @@ values of its *committed* records, plus ``_topic``, ``_partition``, ``_offset``,
 escaped as ``\\xNN``), ``_timestamp_ms`` and ``_value`` (the bytes). A record whose value is null or not a JSON object has NULL in
 all fields. Types follow from all values, not from a sample, and keep every digit:
 
-- integer -> BIGINT, or HUGEINT beyond 64 bits;
+- integer -> BIGINT, or HUGEINT beyond 64 bits (if all numbers of the field are written without a point and an exponent);
 - any other number -> DOUBLE if a double represents every value exactly; otherwise, or if the oracle casts the column to decimals,
   DECIMAL;
 - true/false -> BOOLEAN, string -> VARCHAR, object -> STRUCT, array -> LIST, only null -> VARCHAR;
@@ -172,9 +172,11 @@ def _structure_of(kind: Any, path: documents.Path, numbers: documents.NumbersByP
     if kind not in (*_WHOLE, "DOUBLE"):
         return "VARCHAR" if kind == "NULL" else kind
     digits = numbers.at.get(path) if numbers is not None else None
-    if kind == "DOUBLE" and (digits is None or (digits.exact_as_double and str(path[0]).lower() not in asked.decimals)):
+    # DuckDB takes whole numbers beyond 64 bits for doubles, which would equal other whole numbers.
+    whole = kind in _WHOLE or (digits is not None and digits.whole_numbers)
+    if not whole and (digits is None or (digits.exact_as_double and str(path[0]).lower() not in asked.decimals)):
         return kind
-    found = "BIGINT" if digits is None else digits.type(whole_numbers=kind in _WHOLE)
+    found = "BIGINT" if digits is None else digits.type(whole_numbers=whole)
     return None if found == "JSON" else found
 
 
@@ -225,7 +227,11 @@ def _leaf_at(structure: Any, path: documents.Path) -> str:
 
 
 def _fits(digits: documents.Digits, kind: str) -> bool:
-    return digits.type(whole_numbers=True) == "BIGINT" if kind in _WHOLE else digits.exact_as_double
+    short = digits.type(whole_numbers=True) == "BIGINT"
+    if kind in _WHOLE:
+        return short
+    # Whole numbers beyond 64 bits: DuckDB takes them for doubles, and only all numbers together show whether they are.
+    return digits.exact_as_double and (short or kind != "DOUBLE" or not digits.whole_numbers)
 
 
 def _read_numbers(records: Connection, query: str) -> documents.NumbersByPath:

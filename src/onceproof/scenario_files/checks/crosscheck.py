@@ -88,6 +88,7 @@ def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
             for index, topic in enumerate(topics)
             if topic in topics[:index]
         ),
+        *(complaint for index in range(len(topics)) for complaint in _like_another(scenario, index)),
         *_outputs(scenario),
         *output_models.complaints(scenario),
         *_expectation(scenario),
@@ -98,6 +99,15 @@ def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
     ]
 
 
+def _like_another(scenario: Scenario, index: int) -> Iterator[Complaint]:
+    """Refuse an input topic that differs only by case from one before it: each is a view, and to SQL their names are the same."""
+    topic = scenario.input[index].topic
+    for other in scenario.input[:index]:
+        if other.topic != topic and other.topic.lower() == topic.lower():
+            message = f"topic {topic!r} differs only by case from input topic {other.topic!r}: the oracle sees one view for both"
+            yield Complaint(("input", index, "topic"), message, "rename one of the topics")
+
+
 def _input(scenario: Scenario) -> Iterator[Complaint]:
     fed: set[str] = set()
     for index, spec in enumerate(scenario.input):
@@ -105,6 +115,7 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
         if spec.topic in fed:
             yield Complaint((*loc, "topic"), f"topic {spec.topic!r} is fed twice", "one input per topic")
         fed.add(spec.topic)
+        yield from _like_another(scenario, index)
         if spec.topic in scenario.pipeline.prepare.topics:
             where: Loc = ("pipeline", "prepare", "topics", spec.topic)
             yield Complaint(

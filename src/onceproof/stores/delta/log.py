@@ -80,7 +80,9 @@ def _entries(table: Path) -> list[tuple[int, Path]]:
 
 
 def _actions(entry: Path) -> Iterator[dict[str, Any]]:
-    for line in entry.read_text(encoding="utf-8").splitlines():
+    for line in entry.read_text(encoding="utf-8").split("\n"):
+        if not line.strip():
+            continue
         try:
             action = json.loads(line)
         except ValueError as error:

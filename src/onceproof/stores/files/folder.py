@@ -38,8 +38,13 @@ def data_files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.is_file() and not any(part[0] in "_." for part in path.relative_to(folder).parts)
+        if path.is_file() and not any(map(_is_hidden, path.relative_to(folder).parts))
     )
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether Spark's readers pass over a file or folder of this name. They read the folder of a partition by ``_day``."""
+    return (name[0] == "_" and "=" not in name) or name[0] == "." or name.endswith("._COPYING_")
 
 
 def has_log(folder: Path) -> bool:
@@ -78,10 +83,15 @@ def _entries(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _listed(folder: Path, entry: Path) -> Iterator[Path]:
-    version, *lines = entry.read_text(encoding="utf-8").splitlines()
+    version, *lines = entry.read_text(encoding="utf-8").split("\n")
+    if not version:
+        hint = (
+            "an entry is empty if the machine stopped before its content was on disk; restore it, or remove the output"
+        )
+        raise HistoryError(f"{entry} is empty: it does not say which files the write added", hint=hint)
     if version != "v1":
         raise HistoryError(f"{entry} has version {version!r}; this onceproof reads v1")
-    for line in lines:
+    for line in filter(None, lines):
         try:
             action = json.loads(line)
             path = Path(unquote(urlparse(action["path"]).path))
