@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Proof, SpecProblem, faults
 from onceproof.faults.frames import StoppedFrame, prove_loss
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
@@ -117,7 +118,7 @@ def context(tmp_path: Path) -> Iterator[FaultContext]:
     root = tmp_path / "checkpoint"
     for log in ("offsets", "commits"):
         (root / "q" / log).mkdir(parents=True)
-    (root / "q" / "offsets" / "2").touch()
+    (root / "q" / "offsets" / "2").write_text("v1\n{}\n")
     timeline = Timeline(tmp_path / "events.jsonl")
     watcher = CheckpointWatcher(root, clock=timeline.now, start_of_driver=lambda: 0, on_log=lambda *_: None)
     board = Board()
@@ -162,6 +163,26 @@ def test_a_client_that_leaves_while_its_frame_is_held_is_reported_at_once(
     )
     proof = prove_loss(stopped, context, occurrence)
     assert not proof.hit and proof.evidence[-1] == hit.undeliverable
+
+
+@pytest.mark.parametrize(("frame", "identified"), [({}, False), ({"transactional_id": "^sums-"}, True)])
+def test_a_frame_that_may_belong_to_an_undeclared_query_is_a_miss(
+    context: FaultContext, seen: Callable[..., Occurrence], frame: dict[str, Any], identified: bool
+) -> None:
+    context.checkpoint.start()
+    (context.checkpoint.folder("other") / "offsets").mkdir(parents=True)
+    wait_until("both queries", lambda: len(context.checkpoint.queries()) == 2, deadline_s=5)
+    stopped = StoppedFrame(FrameSpec(**frame), "kafka", "drop-answer", hold=True)
+    stopped.arm(context, seen(Point.AFTER_OFFSET_LOG))
+    hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9, "committed": True}), "client-1", "127.0.0.1:9", 0.0)
+    stopped.rule.hits.append(hit)
+    found = stopped.wait_for_frame(context, seen(Point.AFTER_OFFSET_LOG))
+    context.checkpoint.stop()
+    if identified:
+        assert found is hit
+    else:
+        assert isinstance(found, Proof) and not found.hit
+        assert "2 queries (other, q)" in str(found.evidence[-1]) and "pipeline.queries" in str(found.evidence[-1])
 
 
 def test_with_a_file_manager_of_the_jobs_own_the_placement_is_approximate(
