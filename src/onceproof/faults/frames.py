@@ -139,7 +139,9 @@ class StoppedRequest:
 
 
 class StoppedFrame(StoppedRequest):
-    """One frame of one batch, and what its service did with it; `wait_for_frame` returns the stopped frame."""
+    """One frame of one batch, and what its service did with it; `wait_for_frame` returns the stopped frame.
+
+    Its client may still leave while the frame is held: a fault that strikes meanwhile asks `Hit.lost_before` afterwards."""
 
     def __init__(self, spec: FrameSpec, target: Service, action: Action, *, hold: bool, cut: Cut = "reset") -> None:
         super().__init__(target, Rule(spec.condition(target), action, cut, nth=spec.nth, hold=hold, name=action))
@@ -159,6 +161,8 @@ class StoppedFrame(StoppedRequest):
         if self.store.recorded(hit.frame) is not None:
             context.attempted_writes[seen.query, seen.batch] = f"sent {self.store.describe(hit.frame)}"
         self.xid = self.store.transaction(context.stack, hit.frame)
+        if self.rule.hold and hit.undeliverable is not None:
+            return missed(self.describe_stop(hit, seen), hit.undeliverable)
         return hit
 
     def _may_be_another_querys(self, context: FaultContext) -> str | None:

@@ -376,11 +376,11 @@ class Link:
         assert self._parked is not None
         parked, self._parked = self._parked, None
         self._cut_off = True
+        parked.hit.client_left_at = now()  # first: who sees `undeliverable` must find the time
         why = parked.hit.undeliverable = (
             "the client closed the connection while the frame was parked, so the frame never reached the service"
         )
         self._emit("frame.abandoned", parked.rule, parked.hit, why=why)
-        parked.hit.client_left_at = now()
         self.end("close")
 
     def _cut_client(self, rule: Rule, hit: Hit) -> None:

@@ -57,7 +57,7 @@ class PostgresFrames:
         return {"transaction": WRITES} if kind in (None, self.commit) else {}
 
     def identifies_query(self, spec: FrameSpec) -> bool:
-        return spec.transaction is not None or spec.sql is not None
+        return any(pattern not in (None, WRITES) for pattern in (spec.transaction, spec.sql))
 
     def unmatchable(self, asked: Mapping[str, Any], kind: str, scenario: Scenario, loc: str) -> Iterator[Complaint]:
         yield from ()
