@@ -93,10 +93,13 @@ class Link:
     # -- the two sides --------------------------------------------------------------------------------------------
 
     def accepted(self) -> None:
-        self.proxy.links.add(self)
         assert self.client.transport is not None
-        host, port = self.client.transport.get_extra_info("peername")[:2]
-        self._peer = f"{host}:{port}"
+        peer = self.client.transport.get_extra_info("peername")
+        if peer is None:  # the client had reset the connection before it was accepted
+            self.end("abort")
+            return
+        self.proxy.links.add(self)
+        self._peer = f"{peer[0]}:{peer[1]}"
         if self.proxy.rejecting:
             self._reject("refused")
             return
