@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -238,6 +239,21 @@ def test_a_driver_is_not_killed_for_a_frame_that_was_abandoned(
     stopped.rule.hits.append(hit)
     found = stopped.wait_for_frame(context, seen(Point.AFTER_OFFSET_LOG))
     assert isinstance(found, Proof) and not found.hit and found.evidence[-1] == "it left"
+
+
+@pytest.mark.parametrize(("only", "attempt", "hits"), [(1, 2, False), (2, 2, True), (None, 2, True)])
+def test_a_frame_of_another_attempt_is_a_miss(
+    context: FaultContext, seen: Callable[..., Occurrence], only: int | None, attempt: int, hits: bool
+) -> None:
+    context.attempt = lambda _query, _batch: attempt
+    planned = replace(seen(Point.AFTER_OFFSET_LOG), attempt=only, only_attempt=only)
+    stopped = StoppedFrame(FrameSpec(), "kafka", "drop-answer", hold=True)
+    stopped.arm(context, planned)
+    stopped.rule.hits.append(Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0))
+    found = stopped.wait_for_frame(context, planned)
+    assert isinstance(found, Hit) is hits
+    if isinstance(found, Proof):
+        assert found.evidence[-1] == "it came in attempt 2 at batch 2, and the fault waits for attempt 1"
 
 
 def test_with_a_file_manager_of_the_jobs_own_the_placement_is_approximate(

@@ -154,6 +154,10 @@ class StoppedFrame(StoppedRequest):
         hit = self.wait_for_hit(context, seen)
         if isinstance(hit, Proof):
             return hit
+        now = context.attempt(seen.query, seen.batch)
+        if seen.only_attempt is not None and now != seen.only_attempt:
+            why = f"it came in attempt {now} at batch {seen.batch}, and the fault waits for attempt {seen.only_attempt}"
+            return missed(self.describe_stop(hit, seen), why)
         if (several := self._may_be_another_querys(context)) is not None:
             return missed(self.describe_stop(hit, seen), several)
         if (self.rule.hold or self.rule.action == "late") and committed(context, seen.query, seen.batch):
