@@ -26,6 +26,7 @@ from onceproof.faults.frames import (
 from onceproof.faults.job import Job, Try, at_frames
 from onceproof.faults.placement import committed, planned, point_problems
 from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import now
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.contract import store_of
@@ -79,21 +80,24 @@ class CrashAtFrame(AtItsFrame):
         return at_frames(job, {"target": "driver"})
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        with context.job.frozen():
-            self._before = sink_state(context.stack)
-            self._stopped.arm(context, seen)
+        # Not while the job is stopped: it may hold a lock for which this has to wait.
+        self._before = sink_state(context.stack)
+        self._stopped.arm(context, seen)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         n = seen.batch
         found = self._stopped.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
+        killed_at = now()
         start = context.job.kill_driver()
         state = (planned(context, seen.query, n), committed(context, seen.query, n))
         self._stopped.rule.release()  # the rule drops the request
         evidence = [
             f"the driver was killed while {self._stopped.store.describe(found.frame)} was held by {found.proxy}"
         ]
+        if (why := found.lost_before(killed_at)) is not None:
+            return missed(*evidence, why)
         if state != (True, False) or found.delivered_at is not None:
             return missed(*evidence, f"batch {n} was no longer open, or the request had been delivered")
         evidence.append(f"left behind: offsets/{n} written, commits/{n} missing, and the request never delivered")

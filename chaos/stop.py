@@ -18,6 +18,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import (
+    ANSWER_S,
     AtItsFrame,
     StoppedFrame,
     frame_problems,
@@ -35,6 +36,7 @@ from onceproof.faults.placement import (
     placement_at,
     point_problems,
 )
+from onceproof.instruments.proxy.rules import now
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.frames import FrameSpec, Service
@@ -173,10 +175,15 @@ class DriverStopAtFrame(AtItsFrame):
         found = self._stopped.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
+        asked_at = now()
         stopping = _Stopping(context, seen, self._spec.grace_s)
         self._stopped.rule.release()
         held = self._stopped.describe_stop(found, seen)
-        return stopping.prove(held, f"driver start {stopping.start} got SIGTERM meanwhile, then the request went on")
+        wait_until("the request to go on", lambda: found.delivered_at or found.undeliverable, deadline_s=ANSWER_S)
+        if (why := found.lost_before(asked_at)) is not None:
+            return missed(held, why)
+        then = "then the request went on" if found.undeliverable is None else found.undeliverable
+        return stopping.prove(held, f"driver start {stopping.start} got SIGTERM meanwhile; {then}")
 
     def heal(self, context: FaultContext) -> None:
         self._stopped.close(context)

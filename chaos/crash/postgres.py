@@ -29,6 +29,7 @@ from onceproof.faults.job import Job, Try
 from onceproof.faults.placement import point_problems
 from onceproof.faults.refusals import administrator, postgres_of
 from onceproof.instruments.proxy.frames import Reply
+from onceproof.instruments.proxy.rules import now
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.frames import FrameSpec
@@ -56,6 +57,8 @@ class PostgresCrash(AtItsFrame):
         self._commit = StoppedFrame(spec.frame or FrameSpec(), "postgres", "park", hold=True)
         self._heard: list[Reply] = []
         self._struck = False
+        self._struck_at = 0.0
+        """Seconds of the monotonic clock."""
         self._over = False
         self._lock = threading.Lock()
 
@@ -105,6 +108,9 @@ class PostgresCrash(AtItsFrame):
             evidence.append(f"pg_xact_status of transaction {self._commit.xid}: {outcome}")
             aborted = outcome == "aborted"
         self.heal(context)
+        if (why := found.lost_before(self._struck_at)) is not None:
+            evidence.append(why)
+            aborted = False
         if not aborted:
             return missed(*evidence)
         evidence.append(wait_for_commit(context, seen))
@@ -128,7 +134,7 @@ class PostgresCrash(AtItsFrame):
         with self._lock:
             if self._over:
                 return False, ["the run ended before Postgres could be killed"]
-            self._struck = True
+            self._struck, self._struck_at = True, now()
             postgres.kill()
         postgres.proxy.reject_clients()
         gone = not postgres.is_running()
@@ -151,6 +157,7 @@ class PostgresCrash(AtItsFrame):
 
     def _terminate(self, context: FaultContext, pid: int) -> str:
         with administrator(postgres_of(context)) as connection:
+            self._struck_at = now()
             row = connection.execute("SELECT pg_terminate_backend(%s, %s)", (pid, int(ANSWER_S * 1000))).fetchone()
         if row is None or row[0] is not True:
             raise RuntimeError(f"backend {pid} no longer existed, or did not end within {ANSWER_S:.0f} s")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.line_server import LineServer
 from onceproof.base.registry import Registry, suggest
 from onceproof.base.timeline import Event, Timeline
 from onceproof.base.waiting import wait_until
@@ -115,3 +116,8 @@ def test_the_error_for_a_run_directory_that_cannot_be_created_has_its_path_and_a
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match=r"file.*\n.*--runs DIR"):
         RunDir.create(tmp_path / "file", "demo")
+
+
+def test_a_socket_with_too_long_a_path_is_an_environment_problem(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"cannot be made: .*\n.*TMPDIR"):
+        LineServer(tmp_path / ("x" * 120), "made-for-a-test", lambda _handler: None)

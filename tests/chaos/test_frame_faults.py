@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, SpecProblem, faults
+from onceproof.faults.contract import Fault, Occurrence, Proof, SpecProblem, faults
 from onceproof.faults.frames import StoppedFrame, prove_loss
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.proxy.frames import Answer, Frame
-from onceproof.instruments.proxy.rules import Action, Board, Hit
+from onceproof.instruments.proxy.rules import Action, Board, Hit, now
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.frames import FrameSpec, frames_of
@@ -117,7 +119,7 @@ def context(tmp_path: Path) -> Iterator[FaultContext]:
     root = tmp_path / "checkpoint"
     for log in ("offsets", "commits"):
         (root / "q" / log).mkdir(parents=True)
-    (root / "q" / "offsets" / "2").touch()
+    (root / "q" / "offsets" / "2").write_text("v1\n{}\n")
     timeline = Timeline(tmp_path / "events.jsonl")
     watcher = CheckpointWatcher(root, clock=timeline.now, start_of_driver=lambda: 0, on_log=lambda *_: None)
     board = Board()
@@ -162,6 +164,96 @@ def test_a_client_that_leaves_while_its_frame_is_held_is_reported_at_once(
     )
     proof = prove_loss(stopped, context, occurrence)
     assert not proof.hit and proof.evidence[-1] == hit.undeliverable
+
+
+@pytest.mark.parametrize(("frame", "identified"), [({}, False), ({"transactional_id": "^sums-"}, True)])
+def test_a_frame_that_may_belong_to_an_undeclared_query_is_a_miss(
+    context: FaultContext, seen: Callable[..., Occurrence], frame: dict[str, Any], identified: bool
+) -> None:
+    context.checkpoint.start()
+    (context.checkpoint.folder("other") / "offsets").mkdir(parents=True)
+    wait_until("both queries", lambda: len(context.checkpoint.queries()) == 2, deadline_s=5)
+    stopped = StoppedFrame(FrameSpec(**frame), "kafka", "drop-answer", hold=True)
+    stopped.arm(context, seen(Point.AFTER_OFFSET_LOG))
+    hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9, "committed": True}), "client-1", "127.0.0.1:9", 0.0)
+    stopped.rule.hits.append(hit)
+    found = stopped.wait_for_frame(context, seen(Point.AFTER_OFFSET_LOG))
+    context.checkpoint.stop()
+    if identified:
+        assert found is hit
+    else:
+        assert isinstance(found, Proof) and not found.hit
+        assert "2 queries (other, q)" in str(found.evidence[-1]) and "pipeline.queries" in str(found.evidence[-1])
+
+
+class EndedBy(Running):
+    """A job whose driver ends when it is killed or asked to; its client is seen to leave then, ``after_s`` seconds from now."""
+
+    def __init__(self, hit: Hit, after_s: float, commit: Path) -> None:
+        self.exits: list[SimpleNamespace] = []
+        self._hit, self._after_s, self._commit = hit, after_s, commit
+        self.current_start = 0
+
+    def kill_driver(self) -> int:
+        self._hit.client_left_at, self._hit.undeliverable = now() + self._after_s, "the client closed the connection"
+        self.exits.append(SimpleNamespace(start=0, code=-9))
+        return 0
+
+    ask_driver_to_end = kill_driver
+
+    def restarted_since(self, _start: int) -> bool:
+        self._commit.touch()
+        return True
+
+
+@pytest.mark.parametrize(("after_s", "hits"), [(-0.1, False), (0.1, True)])
+@pytest.mark.parametrize("kind", ["crash-at-frame", "stop"])
+def test_a_client_that_left_before_the_driver_was_struck_is_a_miss(
+    context: FaultContext,
+    seen: Callable[..., Occurrence],
+    fault: Callable[[dict[str, Any]], Fault],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    after_s: float,
+    hits: bool,
+) -> None:
+    monkeypatch.setattr("onceproof.chaos.crash_at_frame.sink_state", lambda _stack: {})
+    at = {"batch": 2, "point": "in-tasks"}
+    struck: Any = fault({"fault": kind, "target": "driver", "service": "kafka", "at": at})
+    hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0)
+    job: Any = EndedBy(hit, after_s, context.checkpoint.folder("q") / "commits" / "2")
+    context.job = job
+    struck.strike(context, seen(Point.AFTER_OFFSET_LOG))
+    struck._stopped.rule.hits.append(hit)
+    proof = struck.prove(context, seen(Point.AFTER_OFFSET_LOG))
+    assert proof.hit is hits, proof.evidence
+    assert hits or proof.evidence[-1] == hit.undeliverable
+
+
+def test_a_driver_is_not_killed_for_a_frame_that_was_abandoned(
+    context: FaultContext, seen: Callable[..., Occurrence]
+) -> None:
+    stopped = StoppedFrame(FrameSpec(), "kafka", "drop-request", hold=True)
+    stopped.arm(context, seen(Point.AFTER_OFFSET_LOG))
+    hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0, undeliverable="it left")
+    stopped.rule.hits.append(hit)
+    found = stopped.wait_for_frame(context, seen(Point.AFTER_OFFSET_LOG))
+    assert isinstance(found, Proof) and not found.hit and found.evidence[-1] == "it left"
+
+
+@pytest.mark.parametrize(("only", "attempt", "hits"), [(1, 2, False), (2, 2, True), (None, 2, True)])
+def test_a_frame_of_another_attempt_is_a_miss(
+    context: FaultContext, seen: Callable[..., Occurrence], only: int | None, attempt: int, hits: bool
+) -> None:
+    context.attempt = lambda _query, _batch: attempt
+    planned = replace(seen(Point.AFTER_OFFSET_LOG), attempt=only, only_attempt=only)
+    stopped = StoppedFrame(FrameSpec(), "kafka", "drop-answer", hold=True)
+    stopped.arm(context, planned)
+    stopped.rule.hits.append(Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0))
+    found = stopped.wait_for_frame(context, planned)
+    assert isinstance(found, Hit) is hits
+    if isinstance(found, Proof):
+        assert found.evidence[-1] == "it came in attempt 2 at batch 2, and the fault waits for attempt 1"
 
 
 def test_with_a_file_manager_of_the_jobs_own_the_placement_is_approximate(

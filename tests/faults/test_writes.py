@@ -86,6 +86,7 @@ def without_input(
     *held: str,
     checkpoint: NoInput | None = None,
     query: str | None = None,
+    table: str = "totals",
 ) -> dict[str, Any]:
     """The row of a fault in batch 2, whose output holds the first of ``held`` at its plan and the next at its commit."""
     states = iter(held)
@@ -96,7 +97,7 @@ def without_input(
     context = controller._context
     assert context is not None
     context.checkpoint = cast(Any, checkpoint or NoInput())
-    output = {"table": "totals", "identity": ["id"], "query": query}
+    output = {"table": table, "identity": ["id"], "query": query}
     context.scenario = cast(Any, SimpleNamespace(outputs={"totals": OutputSpec.model_validate(output)}))
     controller.on_log("checkpoint", 2, Point.AFTER_OFFSET_LOG)
     controller.on_log("checkpoint", 2, Point.AFTER_COMMIT_LOG)
@@ -138,6 +139,15 @@ def test_after_the_sinks_commit_a_batch_that_reads_must_also_write(
     row = without_input(conduct, monkeypatch, "3 rows", after, checkpoint=Input())
     assert row["hit"] is hit
     assert ("batch 2 read input and wrote nothing to any output: nothing was in danger" in row["evidence"]) is not hit
+
+
+def test_a_table_that_was_never_found_is_not_taken_for_unchanged(
+    conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = without_input(conduct, monkeypatch, "3 rows", "3 rows", checkpoint=Input(), table="s2.totals")
+    assert row["hit"] is True and "nothing was in danger" not in row["evidence"]
+    row = without_input(conduct, monkeypatch, "3 rows", "3 rows", table="s2.totals")
+    assert row["hit"] is False and "table s2.totals was not found, neither before" in row["evidence"]
 
 
 @pytest.mark.parametrize(("query", "hit"), [(None, False), ("checkpoint", True)])

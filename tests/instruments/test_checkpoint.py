@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.checkpoint_watcher import (
     CheckpointWatcher,
@@ -66,6 +67,27 @@ def watcher(tmp_path: Path, seen: Seen, start_of_driver: list[int]) -> Iterator[
     one.start()
     yield one
     one.stop()
+
+
+@pytest.mark.parametrize("text", ["123", "", "{}\n{}", "v1\n{not json"])
+def test_a_foreign_offsets_folder_is_named(watcher: CheckpointWatcher, text: str) -> None:
+    Spark(watcher.root / "mine").write("offsets", 0, text)
+
+    def check() -> bool:
+        watcher.check()
+        return False
+
+    with pytest.raises(
+        EnvironmentProblem, match=r"mine/offsets/0 is not an offset log of Spark(?s:.*)only Spark may write"
+    ):
+        wait_until("the failure", check, deadline_s=5)
+
+
+@pytest.mark.parametrize(
+    "ends", ['{"t":{"a":1}}', '{"t":{"0":null}}', '{"0":{"value":3,"runTimeMs":7}}', '{"t":{"0":1.5}}']
+)
+def test_offsets_that_are_no_integers_are_not_kafkas(ends: str) -> None:
+    assert parse_offset_log(f"v1\n{{}}\n{ends}").ends == {}
 
 
 def test_points_are_reported_in_the_order_of_the_log_writes(watcher: CheckpointWatcher, seen: Seen) -> None:

@@ -110,6 +110,17 @@ def test_a_killed_driver_is_restarted_and_its_exit_marked_as_killed(supervise: C
     job.stop()
 
 
+def test_a_driver_that_ended_by_itself_is_not_marked_as_killed(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise("raise SystemExit(3)")
+    job._launch()  # nobody watches it yet
+    until("its end", lambda: not job.is_running())
+    job.kill_driver()
+    job._thread.start()
+    until("its exit to be seen", lambda: job.exits)
+    assert job.exits[0].code == 3 and not job.exits[0].killed
+    job.stop()
+
+
 def test_a_driver_that_is_asked_to_end_ends_by_its_own_handler_and_is_started_again(
     supervise: Callable[..., Pipeline], tmp_path: Path
 ) -> None:

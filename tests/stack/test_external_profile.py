@@ -79,6 +79,27 @@ def test_its_secrets_are_masked_and_not_in_its_text() -> None:
 
 
 @pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("check_hostname = false", 'check_hostname = "${TEST_SECRET}"'),
+        ("check_hostname = false", 'passwort = "${TEST_SECRET}"'),
+        ("check_hostname = false", 'passwort = "literal-secret"'),
+        ('uri = "', 'url = "postgresql://tester:literal-secret@127.0.0.1/shop"\nuri = "'),
+        ('bootstrap = "127', 'bootstrap = "postgresql://x:literal-secret@127.0.0.1/shop,127'),
+        ('"SASL_SSL"', '"postgresql://x:literal-secret@127.0.0.1/shop"'),
+        ("127.0.0.1:9092", "${TEST_SECRET}"),
+        ('tls = {ca = "ca.pem", check_hostname = false}', 'tls = "literal-secret"'),
+    ],
+)
+def test_a_mistyped_profile_shows_no_secret(was: str, now: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_SECRET", "hush-hush")
+    assert was in WHOLE
+    with pytest.raises(UsageError) as error:
+        profile(WHOLE.replace(was, now))
+    assert "hush" not in str(error.value) and "literal-secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("was", "now", "said"),
     [
         ('chaos = "allowed"', "", 'chaos is missing: .* write chaos = "allowed"'),

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from onceproof.base.errors import EnvironmentProblem
+
 
 class LineServer:
-    """Serves the socket at ``path``, which is in a private folder and short enough for a unix socket address.
+    """Serves the socket at ``path``, which is in a private folder.
 
     ``serve`` handles one connection in its own thread, with the handler's ``rfile``, ``wfile`` and ``connection``, and returns
-    at the end of the conversation.
+    at the end of the conversation. Raises `EnvironmentProblem` if the socket cannot be made.
     """
 
     def __init__(self, path: Path, name: str, serve: Callable[[socketserver.StreamRequestHandler], None]) -> None:
@@ -25,7 +27,13 @@ class LineServer:
         class Server(socketserver.ThreadingUnixStreamServer):
             daemon_threads = True
 
-        self._server = Server(str(path), Handler)
+        try:
+            self._server = Server(str(path), Handler)
+        except OSError as refused:
+            raise EnvironmentProblem(
+                f"the socket {path} cannot be made: {refused}",
+                hint="the path of a unix socket holds some 100 bytes: set TMPDIR to a folder with a shorter name",
+            ) from refused
         self._thread = threading.Thread(target=self._server.serve_forever, name=name, daemon=True)
 
     def start(self) -> None:

@@ -59,6 +59,8 @@ class Occurrence:
     calls ``hold`` must call that function in `Fault.heal` at the latest. None where the driver does not wait in a log write."""
     attempt: int | None = None
     """Which attempt at the batch this is, from 1; None where only the watcher saw it, which does not know."""
+    only_attempt: int | None = None
+    """The attempt that the fault must strike; None: any."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
 
         parked = replace(seen, release=release) if seen.release is not None else seen
         for armed in ready:
-            self._strike(armed, context, parked)
+            self._strike(armed, context, replace(parked, only_attempt=armed.spec.at.attempt))
         all_struck.set()
         if released.is_set():
             release()

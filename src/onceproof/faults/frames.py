@@ -139,11 +139,14 @@ class StoppedRequest:
 
 
 class StoppedFrame(StoppedRequest):
-    """One frame of one batch, and what its service did with it; `wait_for_frame` returns the stopped frame."""
+    """One frame of one batch, and what its service did with it; `wait_for_frame` returns the stopped frame.
+
+    Its client may still leave while the frame is held: a fault that strikes meanwhile asks `Hit.lost_before` afterwards."""
 
     def __init__(self, spec: FrameSpec, target: Service, action: Action, *, hold: bool, cut: Cut = "reset") -> None:
         super().__init__(target, Rule(spec.condition(target), action, cut, nth=spec.nth, hold=hold, name=action))
         self.store = frames_of(target)
+        self._spec = spec
         self.xid: str | None = None
 
     def wait_for_frame(self, context: FaultContext, seen: Occurrence) -> Hit | Proof:
@@ -151,12 +154,30 @@ class StoppedFrame(StoppedRequest):
         hit = self.wait_for_hit(context, seen)
         if isinstance(hit, Proof):
             return hit
+        now = context.attempt(seen.query, seen.batch)
+        if seen.only_attempt is not None and now != seen.only_attempt:
+            why = f"it came in attempt {now} at batch {seen.batch}, and the fault waits for attempt {seen.only_attempt}"
+            return missed(self.describe_stop(hit, seen), why)
+        if (several := self._may_be_another_querys(context)) is not None:
+            return missed(self.describe_stop(hit, seen), several)
         if (self.rule.hold or self.rule.action == "late") and committed(context, seen.query, seen.batch):
             return missed(f"the stopped {hit.frame.kind} was sent only after batch {seen.batch} was committed")
         if self.store.recorded(hit.frame) is not None:
             context.attempted_writes[seen.query, seen.batch] = f"sent {self.store.describe(hit.frame)}"
         self.xid = self.store.transaction(context.stack, hit.frame)
+        if self.rule.hold and hit.undeliverable is not None:
+            return missed(self.describe_stop(hit, seen), hit.undeliverable)
         return hit
+
+    def _may_be_another_querys(self, context: FaultContext) -> str | None:
+        """Why the frame may belong to another query; None if it cannot. `frame_problems` asks this of declared queries only."""
+        queries = sorted(context.checkpoint.queries())
+        if len(queries) < 2 or self.store.identifies_query(self._spec):
+            return None
+        return (
+            f"the job has {len(queries)} queries ({', '.join(queries)}), and the frame may belong to any of them: declare "
+            f"pipeline.queries, and name under frame what distinguishes it: {self.store.distinctions}"
+        )
 
     def describe_stop(self, hit: Hit, seen: Occurrence) -> str:
         return f"{self.store.describe(hit.frame)} was stopped by {hit.proxy} while batch {seen.batch} was open"

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from inotify_simple import INotify, flags
 
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.scenario.points import Point
 
 _TEMPORARY = re.compile(r"^\.(\d+)\.[0-9a-fA-F-]{36}\.tmp$")
@@ -59,7 +60,7 @@ def parse_offset_log(text: str) -> OffsetLog:
         if not isinstance(source, dict):
             continue
         for topic, partitions in source.items():
-            if isinstance(partitions, dict):
+            if isinstance(partitions, dict) and all(p.isdecimal() and type(o) is int for p, o in partitions.items()):
                 ends.setdefault(topic, {}).update({int(p): int(o) for p, o in partitions.items()})
     watermark = json.loads(metadata).get("batchWatermarkMs") if metadata.startswith("{") else None
     return OffsetLog(ends, watermark)
@@ -334,7 +335,14 @@ class CheckpointWatcher:
                 self._committed(query, int(name), seen_at, start)
 
     def _planned(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
-        log = parse_offset_log((query.folder / "offsets" / str(batch)).read_text())
+        path = query.folder / "offsets" / str(batch)
+        try:
+            log = parse_offset_log(path.read_text())
+        except ValueError as wrong:
+            raise EnvironmentProblem(
+                f"{path} is not an offset log of Spark: {wrong}",
+                hint="below the checkpoint, only Spark may write into folders named offsets and commits",
+            ) from wrong
         before = query.batches.get(batch - 1)
         starts = before.ends if before else self._initial(query)
         with self._lock:

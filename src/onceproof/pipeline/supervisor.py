@@ -172,7 +172,7 @@ class Pipeline:
         service = self._service
         if service is not None:
             self._timeline.emit("job.kill", start=start)
-            self._killed = True
+            self._killed = self._killed or service.is_running()  # a driver that ended by itself was not killed
             held = self._freezes[service] > 0
             if self._keeper is None or not self._keeper.keep(service, held_elsewhere=held):
                 service.kill()

@@ -119,6 +119,28 @@ def test_a_client_of_another_protocol_passes_and_is_reported(kafka: Proxied) -> 
     assert "does not speak kafka" in kafka.events[0][1]["message"]
 
 
+def test_a_client_that_resets_before_it_is_accepted_is_forgotten(kafka: Proxied, loop: ProxyLoop) -> None:
+    before, held, go_on = [*loop.failures], threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        go_on.wait(10)
+
+    loop.soon(hold)
+    assert held.wait(10)  # the loop accepts nobody meanwhile
+    for _ in range(5):
+        client = kafka.connect()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+        client.close()
+    go_on.set()
+    with kafka.connect() as client:
+        client.sendall(b"x" * 10)
+        client.shutdown(socket.SHUT_WR)
+        assert receive(client, 10) == b"x" * 10
+    wait_until("no connection to be left", lambda: not kafka.proxy.links, deadline_s=10)
+    assert loop.failures == before
+
+
 def test_an_event_that_could_not_be_recorded_is_a_failure_of_the_loop(echo: Echo) -> None:
     def full(_kind: str, **_data: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -14,6 +14,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.loop import ProxyLoop
 from onceproof.instruments.proxy.rules import WRITES, Action, Condition, Cut, Rule, describe_pattern, writes_to
+from onceproof.stores.postgres.frames import PostgresFrames
 
 from . import wire
 from .echo import Echo, Proxied, receive
@@ -300,6 +301,29 @@ def test_bytes_after_a_parked_frames_answer_stay_complete_and_in_order(loop: Pro
     proxied.proxy.cut()
 
 
+@pytest.mark.parametrize(
+    ("statement", "writes"),
+    [
+        ("SELECT last FROM progress WHERE q = 1 FOR UPDATE", False),
+        ("select last from progress for\n update skip locked", False),
+        ("SELECT last FROM progress FOR NO KEY UPDATE", False),
+        ("COPY t TO STDOUT", False),
+        ("COPY (SELECT * FROM t) TO STDOUT (FORMAT binary)", False),
+        ("COPY t FROM STDIN", True),
+        ("copy t from stdin; copy u to stdout", True),
+        ("UPDATE t SET a = 1", True),
+        ("WITH x AS (SELECT 1 FROM t FOR UPDATE) UPDATE t SET a = 1", True),
+        ("INSERT INTO t VALUES (1) ON CONFLICT DO UPDATE SET a = 1", True),
+        ("DELETE FROM t", True),
+        ("SELECT * FROM updates", False),
+    ],
+)
+def test_a_lock_or_a_copy_to_the_client_is_not_a_write(statement: str, writes: bool) -> None:
+    assert bool(re.search(WRITES, statement, re.IGNORECASE)) is writes
+    recorded = PostgresFrames().recorded(Frame(b"", "commit", {"transaction": [statement]}))
+    assert (recorded is not None) is writes
+
+
 @pytest.mark.parametrize("table", ["ads", "public.ads", "odd name"])
 def test_a_rule_for_writes_to_a_table_is_described_with_the_table(table: str) -> None:
     pattern = writes_to(table)
@@ -310,6 +334,7 @@ def test_a_rule_for_writes_to_a_table_is_described_with_the_table(table: str) ->
     )
     assert (
         describe_pattern(WRITES) == "a write"
+        and re.search(pattern, f"SELECT * FROM {table} FOR UPDATE", re.IGNORECASE) is None
         and describe_pattern("insert.*ads") is None
         and describe_pattern(None) is None
     )

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceproof.base.masking import hiding
 from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Piece
 from onceproof.instruments.proxy.postgres import PostgresConversation, is_commit
+from onceproof.stores.postgres.frames import PostgresFrames
 
 from . import wire
 from .wire import SYNC, WELCOME, Everything, bind, complete, cut, execute, joined, parse, pg, query, ready, split
@@ -260,3 +262,26 @@ def test_listeners_get_every_error_whatever_it_answers() -> None:
     assert [(r.what, r.code, r.message, r.route) for r in everything.replies] == [
         ("error", code, f"no: {code}", "postgres") for code in ("57P03", "42501", "57P01")
     ]
+
+
+def test_a_portal_whose_binding_was_too_long_to_read_runs_an_unknown_statement() -> None:
+    conversation = PostgresConversation(Everything("statement"))
+    conversation.from_client(wire.startup())
+    stream = parse("insert into a values ($1)", "s1") + bind("s1") + execute() + SYNC
+    assert [f.facts["sql"] for f in conversation.from_client(stream) if isinstance(f, Frame)] == [
+        "insert into a values ($1)"
+    ]
+    values = pack(">hhi", 0, 1, 9 << 20) + b"x" * (9 << 20) + bytes(2)
+    stream = parse("insert into b values ($1)", "s2") + pg("B", b"\0s2\0" + values) + execute() + SYNC
+    assert [f.facts["sql"] for f in conversation.from_client(stream) if isinstance(f, Frame)] == [""]
+
+
+def test_a_secret_is_masked_before_its_statement_is_cut() -> None:
+    conversation = PostgresConversation(Everything("statement"))
+    conversation.from_client(wire.startup())
+    with hiding(["hush-hush-hush"]):
+        statement = "SELECT '" + "x" * 485 + "hush-hush-hush'"
+        [frame] = [f for f in conversation.from_client(query(statement)) if isinstance(f, Frame)]
+        assert "hush" not in f"{frame.facts}"
+        late = Frame(b"", "statement", {"sql": "x" * 75 + "hush-hush-hush", "backend_pid": 1})
+        assert "hush" not in PostgresFrames().describe(late)

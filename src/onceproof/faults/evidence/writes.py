@@ -7,7 +7,7 @@ without input therefore endangers something if the batch changes an output, or w
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -112,10 +112,19 @@ class WriteWatch:
                 f"queries {', '.join(sorted({query, *others}))} had batches open at the same time, and which of them wrote to "
                 f"{', '.join(unnamed)} is not known: name the query under outputs: {unnamed[0]}: query:"
             )
+        if not changed and unclear is None:
+            unclear = self._unseen(context, query, bracket.before.keys() | after.keys())
         return Written(tuple(outputs), tuple(changed), unclear)
 
     def _look(self, context: FaultContext, query: str) -> State:
         return output_state(context.stack, self._outputs(context, query).values())
+
+    def _unseen(self, context: FaultContext, query: str, seen: Collection[str]) -> str | None:
+        """Why it is not known that a table did not change: it was never found. It may be a view, or in a schema of its own."""
+        for spec in self._outputs(context, query).values():
+            if spec.table is not None and store_of(spec).name(spec) not in seen:
+                return f"{store_of(spec).name(spec)} was not found, neither before the batch nor after it"
+        return None
 
     @staticmethod
     def _outputs(context: FaultContext, query: str) -> Mapping[str, OutputSpec]:

@@ -93,10 +93,13 @@ class Link:
     # -- the two sides --------------------------------------------------------------------------------------------
 
     def accepted(self) -> None:
-        self.proxy.links.add(self)
         assert self.client.transport is not None
-        host, port = self.client.transport.get_extra_info("peername")[:2]
-        self._peer = f"{host}:{port}"
+        peer = self.client.transport.get_extra_info("peername")
+        if peer is None:  # the client had reset the connection before it was accepted
+            self.end("abort")
+            return
+        self.proxy.links.add(self)
+        self._peer = f"{peer[0]}:{peer[1]}"
         if self.proxy.rejecting:
             self._reject("refused")
             return
@@ -376,11 +379,11 @@ class Link:
         assert self._parked is not None
         parked, self._parked = self._parked, None
         self._cut_off = True
+        parked.hit.client_left_at = now()  # first: who sees `undeliverable` must find the time
         why = parked.hit.undeliverable = (
             "the client closed the connection while the frame was parked, so the frame never reached the service"
         )
         self._emit("frame.abandoned", parked.rule, parked.hit, why=why)
-        parked.hit.client_left_at = now()
         self.end("close")
 
     def _cut_client(self, rule: Rule, hit: Hit) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
+from onceproof.base.masking import masked
 from onceproof.instruments.proxy.frames import (
     Answer,
     ChannelBound,
@@ -199,9 +200,9 @@ class PostgresConversation(SplitConversation):
 
     def _frame(self, kind: bytes, raw: bytes, what: str, sql: bytes) -> Frame:
         facts: dict[str, Any] = {
-            "sql": sql.decode(errors="replace")[:500],
+            "sql": masked(sql.decode(errors="replace"))[:500],
             "backend_pid": self.backend_pid,
-            "transaction": [text.decode(errors="replace")[:500] for text in self._in_transaction],
+            "transaction": [masked(text.decode(errors="replace"))[:500] for text in self._in_transaction],
         }
         return Frame(raw, what, facts, (self._asked, None if kind == b"Q" else self._executes), self._connected_at)
 
@@ -271,6 +272,12 @@ class PostgresConversation(SplitConversation):
         kind, length = _MESSAGE.unpack_from(data, at)
         if not 4 <= length <= _LONGEST:
             return 0, False
+        if length > LONGEST_HELD and looked_at is _LOOKED_AT_CLIENT:
+            # It passes unread. What it binds is unknown, and so is every statement of the same name.
+            if kind == b"B":
+                self._portals.clear()
+            elif kind == b"P":
+                self._prepared.clear()
         return 1 + length, length <= LONGEST_HELD and (kind in looked_at or bool(self._watches))
 
     def _parse_client(self, data: bytes, at: int, end: int) -> list[Piece] | None:

@@ -32,8 +32,11 @@ HTTP_KINDS = ("put",)
 _NEAR_KEPT = 5
 
 
-#: A regular expression that matches statements that write.
-WRITES = r"\b(insert|update|delete|merge|copy)\b"
+#: A regular expression that matches statements that write: not SELECT ... FOR UPDATE (or FOR NO KEY UPDATE), which locks rows,
+#: and not COPY ... TO STDOUT, which reads.
+WRITES = (
+    r"\b(insert|(?<!\bfor\s)(?<!\bfor\s\s)(?<!\bkey\s)(?<!\bkey\s\s)update|delete|merge|copy(?![^;]*\bto\s+stdout\b))\b"
+)
 
 
 def writes_to(table: str) -> str:
@@ -125,6 +128,10 @@ class Hit:
     """When the proxy cut the client off."""
     undeliverable: str | None = None
     """Why the frame, or its answer, can no longer arrive: the client or the service has disconnected."""
+
+    def lost_before(self, at: float) -> str | None:
+        """Why a parked frame could no longer arrive at that time, because its client had left; None if it had not."""
+        return self.undeliverable if self.client_left_at is not None and self.client_left_at < at else None
 
     def event_data(self) -> dict[str, Any]:
         """The fields of an event about this frame."""

@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 
 from onceproof.base.errors import UsageError
-from onceproof.base.masking import hide
+from onceproof.base.masking import hide, hiding, masked
 from onceproof.base.registry import suggest
 from onceproof.scenario.base import Model
 from onceproof.scenario.stack import SparkStack
@@ -45,7 +45,8 @@ def split_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[ipv6]:port`` as a pair. Raises `ValueError`."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not HOST:PORT")
+        shown = "a URL" if "://" in address else repr(address)  # a URL may contain a password
+        raise ValueError(f"{shown} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 
@@ -225,11 +226,14 @@ def load_profile(name: str, *, file: Path | None = None) -> StackProfile:
             hint='if nobody depends on what the job does there, write chaos = "allowed"',
         )
     _refuse_literal_secrets(table, where)
-    filled = _filled(table, where, ())
+    substituted: list[str] = []
+    filled = _filled(table, where, (), substituted)
     try:
         profile = StackProfile.model_validate({**filled, "name": name})
     except ValidationError as wrong:
-        raise UsageError("\n".join(_lines(wrong, where)), hint=_EXAMPLE) from None
+        with hiding(substituted):  # any of them may be a secret under a mistyped key
+            lines = _lines(wrong, where)
+        raise UsageError("\n".join(lines), hint=_EXAMPLE) from None
     for secret in profile.secrets():
         hide(secret)
     return _with_files(profile, path.parent, where)
@@ -270,10 +274,10 @@ def _password_in(uri: str) -> str:
         return ""
 
 
-def _filled(value: Any, where: str, keys: tuple[str, ...]) -> Any:
-    """``value`` with every ``${NAME}`` replaced."""
+def _filled(value: Any, where: str, keys: tuple[str, ...], substituted: list[str]) -> Any:
+    """``value`` with every ``${NAME}`` replaced; what replaces them is added to ``substituted``."""
     if isinstance(value, dict):
-        return {key: _filled(each, where, (*keys, key)) for key, each in value.items()}
+        return {key: _filled(each, where, (*keys, key), substituted) for key, each in value.items()}
     if not isinstance(value, str):
         return value
 
@@ -283,22 +287,28 @@ def _filled(value: Any, where: str, keys: tuple[str, ...]) -> Any:
                 f"{where}: {'.'.join(keys)}: the environment variable {found[1]} is not set",
                 hint=f"run `export {found[1]}=...` first",
             )
+        substituted.append(os.environ[found[1]])
         return os.environ[found[1]]
 
     return _VARIABLE.sub(variable, value)
 
 
 def _lines(wrong: ValidationError, where: str) -> list[str]:
-    """One line for each problem: the key and what is wrong, never the value of a secret."""
+    """One line for each problem: the key and what is wrong, never the value of a secret.
+
+    The value under an unknown key, or in the place of a table, may be a secret, and so may a text with a URL in it.
+    """
     lines = []
     for each in wrong.errors(include_url=False, include_context=False):
         key = ".".join(map(str, each["loc"])) or "stack"
         message = each["msg"].removeprefix("Value error, ")
-        quoted = isinstance(each["input"], str | int | float | bool) and each["loc"][-1:] not in (
-            ("password",),
-            ("uri",),
+        value = each["input"]
+        quoted = isinstance(value, str | int | float | bool) and not (
+            each["type"] in ("extra_forbidden", "model_type")
+            or each["loc"][-1:] in (("password",), ("uri",))
+            or "://" in str(value)
         )
-        lines.append(f"{where}: {key}: {message}" + (f", not {each['input']!r}" if quoted else ""))
+        lines.append(f"{where}: {key}: " + masked(message + (f", not {value!r}" if quoted else "")))
     return lines
 
 

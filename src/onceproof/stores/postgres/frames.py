@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from onceproof.base.masking import masked
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import POSTGRES_KINDS, WRITES, Hit, writes_to
@@ -57,7 +58,7 @@ class PostgresFrames:
         return {"transaction": WRITES} if kind in (None, self.commit) else {}
 
     def identifies_query(self, spec: FrameSpec) -> bool:
-        return spec.transaction is not None or spec.sql is not None
+        return any(pattern not in (None, WRITES) for pattern in (spec.transaction, spec.sql))
 
     def unmatchable(self, asked: Mapping[str, Any], kind: str, scenario: Scenario, loc: str) -> Iterator[Complaint]:
         yield from ()
@@ -99,7 +100,7 @@ class PostgresFrames:
         return "no COMMIT of a transaction that wrote was seen in any batch with data"
 
     def describe(self, frame: Frame) -> str:
-        return f"{frame.facts['sql'].strip()[:80]!r} of backend {frame.facts['backend_pid']}"
+        return f"{masked(frame.facts['sql'].strip())[:80]!r} of backend {frame.facts['backend_pid']}"
 
     def describe_answer(self, facts: Mapping[str, Any]) -> str:
         return ", ".join(facts.get("tags") or [f"error {facts.get('sqlstate')}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 
@@ -20,8 +21,12 @@ from onceproof.stores.postgres.transactions import ASK_S
 
 _TABLES = """
     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind = 'r' AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
+    WHERE c.relkind IN ('r', 'p') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
       AND (%(schema)s::text IS NULL OR n.nspname = %(schema)s::text) ORDER BY 1, 2"""
+
+#: A stopped job may hold a lock on a table: the state is then unknown, and nothing waits for it.
+_LIMITS = ("SET lock_timeout = '2s'", "SET statement_timeout = '30s'")
+_NAME_PART = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
 
 
 class PostgresStore:
@@ -42,8 +47,11 @@ class PostgresStore:
         return spec.place
 
     def name(self, spec: OutputSpec) -> str:
-        """The table's name without its schema."""
-        return f"table {spec.place.rpartition('.')[2].strip(chr(34))}"
+        """The table as Postgres names it, with its schema unless that is ``public``."""
+        parts = [
+            quoted.replace('""', '"') if quoted else bare.lower() for quoted, bare in _NAME_PART.findall(spec.place)
+        ]
+        return _named("public" if len(parts) < 2 else parts[-2], parts[-1], "public")
 
     def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
         if stack.postgres is None or (outputs is not None and not outputs):
@@ -70,16 +78,25 @@ def tables_of(scenario: Scenario) -> dict[str, str]:
 
 
 def _tables(postgres: Postgres) -> dict[str, str]:
+    """Name, as `PostgresStore.name` has it -> what the table holds. Raises `psycopg.Error`, also after a limit of `_LIMITS`."""
     held: dict[str, str] = {}
     with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(ASK_S), autocommit=True) as connection:
+        for limit in _LIMITS:
+            connection.execute(limit)
         for schema, table in connection.execute(_TABLES, {"schema": postgres.schema}).fetchall():
             # xmin: also changes when a row is rewritten, which the number of rows does not show.
             query = sql.SQL("SELECT count(*), coalesce(max(xmin::text::bigint), 0) FROM {}").format(
                 sql.Identifier(schema, table)
             )
             rows, newest = connection.execute(query).fetchone() or (0, 0)
-            held[f"table {table}"] = f"{rows} rows (the newest of transaction {newest})"
+            held[_named(schema, table, postgres.schema or "public")] = (
+                f"{rows} rows (the newest of transaction {newest})"
+            )
     return held
+
+
+def _named(schema: str, table: str, usual: str) -> str:
+    return f"table {table}" if schema == usual else f"table {schema}.{table}"
 
 
 stores.register("postgres")(PostgresStore())
