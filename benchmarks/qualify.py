@@ -26,9 +26,10 @@ from types import ModuleType
 
 from measure import machine
 
+from onceproof.base.errors import OnceproofError
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import Cell
-from onceproof.qualify.directory import FILE, QualificationProgress
+from onceproof.qualify.directory import FILE, Directory
 
 _ADOPTION = Path(__file__).parent.parent / "tests" / "adoption"
 _FOREIGN = ("foreign-jdbc-append", "foreign-job", "foreign-kafka-sink", "foreign-psycopg-upsert", "foreign-two-sinks")
@@ -100,8 +101,8 @@ def _states(runs: Path, tries: int) -> Iterator[Moment]:
     """The present state of the qualification in this folder, if it has begun."""
     for file in runs.glob(f"*/{FILE}"):
         try:
-            progress = QualificationProgress.from_json(json.loads(file.read_text()))
-        except (OSError, ValueError):
+            _, progress = Directory.open(file.parent)
+        except OnceproofError:
             continue  # it is being replaced
         reachable = [cell for cell in progress.cells if cell.reachable]
         exercised = sum(
