@@ -92,7 +92,32 @@ def test_a_request_that_writes_to_kafka_needs_a_topic_that_the_job_writes_to(
     output = nothing.outputs["out"].model_copy(update={"topic": None, "table": "t"})
     (problem,) = lost.problems(spec, nothing.model_copy(update={"outputs": {"out": output}}))
     assert problem.loc == ("frame",) and f"the job never sends {kind or 'EndTxn'}" in problem.message
-    assert lost.problems(spec, scenario()) == []
+    assert [problem.loc for problem in lost.problems(spec, scenario())] == (
+        [("frame", "kind")] if kind == "AddPartitionsToTxn" else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "frame", "key"),
+    [
+        ("kafka", {"kind": "Fetch", "topic": "flights"}, "kind"),
+        ("kafka", {"kind": "Metadata"}, "kind"),
+        ("kafka", {"committed": False}, "committed"),
+        ("kafka", {"kind": "EndTxn", "committed": False}, "committed"),
+        ("kafka", {"kind": "EndTxn", "committed": True}, None),
+        ("kafka", {"kind": "Produce", "topic": "out"}, None),
+        ("postgres", {"kind": "statement", "sql": "INSERT"}, None),
+        ("postgres", {}, None),
+    ],
+)
+@pytest.mark.parametrize("fault", ["lost-ack", "lost-request"])
+def test_a_frame_that_commits_nothing_is_no_lost_commit(
+    problems: Callable[..., list[SpecProblem]], fault: str, target: str, frame: dict[str, Any], key: str | None
+) -> None:
+    at = {"batch": 2, "point": "commit-unacknowledged" if fault == "lost-ack" else "commit-lost"}
+    found = problems({"fault": fault, "target": target, "at": at, "frame": frame})
+    assert [problem.loc for problem in found] == ([] if key is None else [("frame", key)])
+    assert all(problem.hint is not None and "EndTxn or Produce" in problem.hint for problem in found)
 
 
 @pytest.mark.parametrize("fault", ["lost-ack", "lost-request"])

@@ -50,6 +50,18 @@ class CutCommitSpec(FaultSpec):
     cut: Cut = Field("reset", description="what the client sees there: reset, close, or silence until its own time-out")
 
 
+def _nothing_committed(frame: FrameSpec, spec: CutCommitSpec) -> list[SpecProblem]:
+    """A problem if the frame commits nothing: losing it is then no lost commit, and no lost answer to one."""
+    store = frames_of(spec.target)
+    kind = frame.kind or store.commit
+    if kind in store.applying and frame.committed is not False:
+        return []
+    loc = ("frame", "kind" if kind not in store.applying else "committed")
+    what = f"this {kind} aborts" if kind in store.applying else f"{kind} commits nothing"
+    hint = f"use {' or '.join(store.applying)}" + (" with committed: true" if spec.target == "kafka" else "")
+    return [SpecProblem(loc, f"{what}: at {spec.at.point.value} a commit or its answer is lost", hint)]
+
+
 class CutCommit:
     """Base of the two faults; ``stream`` is the direction that is cut."""
 
@@ -79,7 +91,9 @@ class CutCommit:
     def problems(cls, spec: CutCommitSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.BEFORE_SINK_COMMIT, cls.frame_point()))
         if cls.reads_frames(spec):
-            return problems + frame_problems(spec.frame or FrameSpec(), spec.target, scenario, query=spec.at.query)
+            frame = spec.frame or FrameSpec()
+            named = frame_problems(frame, spec.target, scenario, query=spec.at.query)
+            return problems + (named or _nothing_committed(frame, spec))
         if spec.frame is not None:
             message = f"`frame` has no effect at {spec.at.point}, where a parked sink is cut off at its own commit"
             hint = f"use at: {{point: {cls.frame_point()}}}, or remove `frame`"

@@ -63,12 +63,12 @@ class HttpConversation:
         self.rewrites = False
         self._interest = interest
         self._request = _Message.request()
-        self._from_client = b""
+        self._from_client = bytearray()
         """Bytes of the current request that have not passed."""
         self._stopped: Frame | None = None
         """The current request, if it is wanted; without its bytes, as they are not all there."""
         self._answer: _Message | None = None
-        self._from_server = b""
+        self._from_server = bytearray()
         self._sent = 0
         """How many requests have begun."""
         self._open: deque[tuple[int, bytes]] = deque()
@@ -93,10 +93,10 @@ class HttpConversation:
                 if self._request.head is not None and self._stopped is None:
                     pieces.append(self.rest_of_client())
                 return pieces
-            whole = self._from_client[: len(self._from_client) - len(data)]
+            whole = bytes(self._from_client[: len(self._from_client) - len(data)])
             stopped, self._stopped = self._stopped, None
             pieces.append(whole if stopped is None else Frame(whole, stopped.kind, stopped.facts, stopped.tag))
-            self._from_client, self._request = b"", _Message.request()
+            self._from_client, self._request = bytearray(), _Message.request()
         return pieces if self.readable else [*pieces, self.rest_of_client() or data]
 
     def from_server(self, data: bytes) -> list[Piece]:
@@ -112,20 +112,20 @@ class HttpConversation:
                 return [*pieces, self.rest_of_server()]
             if not answer.over:
                 return pieces if number in self._watched else [*pieces, self.rest_of_server()]
-            whole = self._from_server[: len(self._from_server) - len(data)]
+            whole = bytes(self._from_server[: len(self._from_server) - len(data)])
             frame = self._watched.pop(number, None)
             assert isinstance(answer.head, h11.Response), "h11 has returned the end of an answer"
             pieces.append(whole if frame is None else Answer(whole, frame, _facts(answer.head, whole)))
-            self._from_server, self._answer = b"", None
+            self._from_server, self._answer = bytearray(), None
             self._open.popleft()
         return [*pieces, data] if data else pieces
 
     def rest_of_client(self) -> bytes:
-        rest, self._from_client = self._from_client, b""
+        rest, self._from_client = bytes(self._from_client), bytearray()
         return rest
 
     def rest_of_server(self) -> bytes:
-        rest, self._from_server = self._from_server, b""
+        rest, self._from_server = bytes(self._from_server), bytearray()
         return rest
 
     def watch(self, frame: Frame) -> None:

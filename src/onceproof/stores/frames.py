@@ -119,6 +119,8 @@ class StoreFrames(Protocol):
     service: Service
     commit: str
     """The kind of request that commits."""
+    applying: tuple[str, ...]
+    """Kinds of the requests after which something is committed, or written for good."""
     kinds: str
     """Its kinds, for a hint."""
     keys: tuple[str, ...]

@@ -33,6 +33,7 @@ class KafkaFrames:
 
     service: Service = "kafka"
     commit = "EndTxn"
+    applying = ("EndTxn", "Produce")
     kinds = "EndTxn, Produce, AddPartitionsToTxn, ..."
     keys = ("topic", "transactional_id", "committed")
     in_task: Mapping[str, str] = {"kind": "Produce"}

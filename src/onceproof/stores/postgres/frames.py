@@ -31,6 +31,7 @@ class PostgresFrames:
 
     service: Service = "postgres"
     commit = "commit"
+    applying = POSTGRES_KINDS
     kinds = " or ".join(POSTGRES_KINDS)
     keys = ("sql", "transaction")
     in_task: Mapping[str, str] = {"kind": "statement", "sql": WRITES}
