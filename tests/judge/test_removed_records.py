@@ -35,6 +35,16 @@ def test_records_that_retention_removed_are_no_violation(stored_run: Any, where:
     assert any("Records that retention removed may explain it" in reason for reason in verdict.reasons)
 
 
+def test_records_that_were_read_before_they_were_deleted_decide(stored_run: Any) -> None:
+    """The fault `retention` reads them first, so the history has all of the input."""
+    assert logs(stored_run).outcome == "held"
+    stored_run.tables["partitions"][0]["start_offset"] = 5
+    assert judge(stored_run.save()).outcome == "held"
+    stored_run.tables["output"] = [row for row in stored_run.tables["output"] if row["offset"] != 3]
+    verdict = judge(stored_run.save())
+    assert verdict.outcome == "violated" and set(verdict.anomalies()) == {"lost-write"}
+
+
 def test_an_upsert_topic_may_begin_later(stored_run: Any) -> None:
     stored_run.document["kind"] = "upsert"
     for _ in range(2):  # an older state of a key, which compaction removed

@@ -16,8 +16,12 @@ _LACKS = ("lost-write", "torn-batch", "sink-disagreement", "commit-ahead-of-effe
 #: Anomalies that an output seems to have if some of the input is missing in the history.
 _LACKS_INPUT = (*_LACKS, "unexplained", "duplicate", "diverged-replay")
 
+#: Without the partitions whose removed records the history has, because they were read before a fault deleted them.
 _STARTS = """
-    SELECT topic, "partition", start_offset FROM history.partitions WHERE start_offset > 0 ORDER BY topic, "partition" """
+    SELECT p.topic, p."partition", p.start_offset FROM history.partitions p
+    WHERE p.start_offset > 0 AND NOT EXISTS (
+        FROM history.input i WHERE i.topic = p.topic AND i."partition" = p."partition" AND i."offset" < p.start_offset)
+    ORDER BY p.topic, p."partition" """
 
 
 def doubts(case: Case) -> list[str]:
