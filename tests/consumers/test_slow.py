@@ -104,7 +104,7 @@ def refusal(name: str, changes: dict[str, str], tmp_path: Path) -> str:
         ("slow-member-duplicates", {"names: [c1, c2]": "names: [c2]"}, r"c2 is alone: .* message 3"),
         ("slow-member-duplicates", {"{message: 3}": "{message: 3, after: effect}"}, r"slow at its work.*\n.*use take"),
         ("share-group-lock-timeout-duplicates", {"chaos:\n": "chaos:\n  - {fault: crash, target: c2, at: {message: 3, after: effect}}\n"}, r"crash strikes c2 over message 3 as well.*\n.*another message"),
-        ("slow-member-duplicates", {"fault: slow": "fault: crash"}, r"crash is not supported yet for members that are not static"),
+        ("slow-member-duplicates", {"fault: slow": "fault: lost-ack", "{message: 3}": "{message: 3, after: effect}"}, r"lost-ack is not supported yet for members that are not static"),
         ("slow-member-duplicates", {"kafka-group": "share-group", "partitions: 2": "partitions: 1"}, r"static applies to members.*share-group"),
         ("slow-member-duplicates", {"static: false": "static: false, on_refusal: release"}, r"static: false is supported only for one consumer group"),
         ("amqp-redelivery-reorders", {"fault: crash": "fault: slow"}, r"waits for a consumer as long as its connection lives"),

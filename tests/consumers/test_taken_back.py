@@ -132,7 +132,7 @@ def test_an_effect_counts_if_the_broker_has_its_commit_whose_answer_was_lost(mak
 def test_an_effect_counts_if_its_fault_saw_the_brokers_answer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = make(Steps(), SHARE, "amqp-ack-lost-transactional")
     monkeypatch.setattr(executor.faults, "armed", [None])
-    monkeypatch.setattr(executor, "_arrived", lambda *_asked: True)
+    monkeypatch.setattr(executor.faults, "arrived", lambda *_asked: True)
     executor._record_message("lost", "c1", M4)
     executor._resolve_lost_step(consumer(executor, "c1"), M4)
     assert [event.kind for event in executor.trace] == ["lost", "commit"] and executor._open[GROUP, 4] == 0
