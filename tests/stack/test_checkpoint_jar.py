@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -63,8 +65,10 @@ def test_the_error_for_an_incompatible_spark_shows_the_compilers_output(tmp_path
 @pytest.mark.real
 def test_an_interrupt_ends_the_compiler_and_leaves_nothing(tmp_path: Path, compiler: Path) -> None:
     class Stopping(Progress):
-        def begin(self, what: str, steps: int) -> None:
-            self.stopped.set()
+        @contextmanager
+        def doing(self, what: str, steps: int) -> Iterator[Callable[[], None]]:
+            self.stopped.set()  # while the compiler works
+            yield lambda: None
 
     stopping = Stopping(show=False)
     with pytest.raises(FetchStopped):
