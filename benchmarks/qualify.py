@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import math
 import shutil
@@ -21,8 +20,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 from measure import machine
 
@@ -67,17 +66,8 @@ class Row:
         return next((one.spent_s for one in self.moments if 0 < one.reachable * _MOST <= one.exercised), None)
 
 
-def _neighbour(name: str) -> ModuleType:
-    """Import a module of the folder of the eight jobs, which is not on the path."""
-    spec = importlib.util.spec_from_file_location(f"adoption_{name}", _ADOPTION / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-samples, shapes = _neighbour("samples"), _neighbour("shapes")
+sys.path.append(str(_ADOPTION))
+samples, shapes = import_module("samples"), import_module("shapes")
 
 
 def _scenario(job: str, folder: Path) -> str:

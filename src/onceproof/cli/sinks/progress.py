@@ -90,7 +90,7 @@ def _places(stores: Stores) -> list[_Place]:
         found.append(_Place(kafka, f"topic {stores.topic}", {"store": "kafka", "topic": stores.topic}, secret))
     if not found:
         hint = "give --postgres-env VARIABLE, or --kafka ADDRESS --topic NAME"
-        raise UsageError("it is not said where the progress is recorded", hint=hint)
+        raise UsageError("the command does not know where the progress is recorded", hint=hint)
     return found
 
 
@@ -129,10 +129,14 @@ def _readable_errors(place: _Place) -> Iterator[None]:
             ) from None
         except psycopg.Error as error:
             hint = "check the URI in the variable, and that the server accepts connections from here"
-            raise EnvironmentProblem(f"{place.name} cannot be read: {_first_line(error)}", hint=hint) from None
+            raise EnvironmentProblem(
+                f"{place.name} cannot be read or written: {_first_line(error)}", hint=hint
+            ) from None
         except KafkaException as error:
             hint = "check the address, and the login in --kafka-config"
-            raise EnvironmentProblem(f"{place.name} cannot be written: {error.args[0].str()}", hint=hint) from None
+            raise EnvironmentProblem(
+                f"{place.name} cannot be read or written: {error.args[0].str()}", hint=hint
+            ) from None
 
 
 def _first_line(error: Exception) -> str:
