@@ -22,7 +22,7 @@ def refused(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        ([], "it is not said where the progress is recorded", "--postgres-env VARIABLE"),
+        ([], "the command does not know where the progress is recorded", "--postgres-env VARIABLE"),
         (["--kafka", "127.0.0.1:9"], "--kafka needs the other half", "add --topic NAME"),
         (["--topic", "progress"], "--topic needs the other half", "add --kafka ADDRESS"),
         (["--postgres-env", "NO_SUCH"], "environment variable 'NO_SUCH' is not set", "export NO_SUCH="),
