@@ -136,7 +136,7 @@ def describe(event: Event) -> str | None:
         case "driver.jvm" if "why" in data:
             return f"  start {data['start'] + 1} has a new JVM: {data['why']}"
         case "job.exited":
-            return f"  job exited, code {data['code']}{' (killed by onceproof)' if data.get('killed') else ''}"
+            return f"  job exited, code {data['code']}{' (ended by onceproof)' if data.get('killed') else ''}"
         case "bypass":
             return f"  BYPASS: {data['message']}"
         case "warning":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.stop import DriverStop, DriverStopAtFrame, StopSpec
+from onceproof.chaos.stop import DriverStop, DriverStopAtFrame, StopAtFrameSpec, StopSpec
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, fault_of
 from onceproof.scenario.points import Point
 
@@ -44,7 +44,7 @@ def test_the_grace_period_has_limits(problems: Problems, grace_s: float) -> None
 
 def test_the_point_chooses_the_class() -> None:
     assert fault_of(StopSpec.model_validate(spec("after-offset-log"))) is DriverStop
-    assert DriverStopAtFrame.Spec.model_fields.keys() > StopSpec.model_fields.keys()
+    assert fault_of(StopAtFrameSpec.model_validate(spec("in-tasks", **COPY))) is DriverStopAtFrame
 
 
 class Job:

@@ -44,7 +44,7 @@ def test_phases_faults_and_restarts_get_a_line() -> None:
         "   1.0 s    kafka is up (3.2 s)",
         "   2.0 s    job started",
         "   4.0 s    fault 1: crash driver fired at batch 2, after-sink-commit",
-        "   4.1 s    job exited, code -9 (killed by onceproof)",
+        "   4.1 s    job exited, code -9 (ended by onceproof)",
         "   4.2 s    job restarted (start 2)",
         "   5.0 s    fault 1: crash driver missed at batch 2, after-sink-commit: commits/2 there",
         "   6.0 s    warning: [bold]odd[/bold]",

@@ -272,7 +272,7 @@ PHENOMENA = (
     Phenomenon(
         "B17",
         "Stopped in the middle of a batch",
-        "A deployment stops the job (SIGTERM). What the job's function has not written yet is lost if it returns.",
+        "A deployment stops the job (SIGTERM) while its function writes a batch. If the function returns early, the rest is lost.",
         _one("lost-write"),
     ),
     Phenomenon(
