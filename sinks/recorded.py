@@ -31,7 +31,7 @@ class Recorded:
 
 
 Change = Callable[[Progress | None], Progress]
-"""From the recorded progress to that which shall be recorded."""
+"""Makes the new progress from the recorded one."""
 
 
 class NoProgressTable(SinkError, UsageError):

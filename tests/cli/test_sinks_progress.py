@@ -23,8 +23,8 @@ def refused(*words: str) -> str:
     ("words", "message", "hint"),
     [
         ([], "the command does not know where the progress is recorded", "--postgres-env VARIABLE"),
-        (["--kafka", "127.0.0.1:9"], "--kafka needs the other half", "add --topic NAME"),
-        (["--topic", "progress"], "--topic needs the other half", "add --kafka ADDRESS"),
+        (["--kafka", "127.0.0.1:9"], "--kafka is given without", "add --topic NAME"),
+        (["--topic", "progress"], "--topic is given without", "add --kafka ADDRESS"),
         (["--postgres-env", "NO_SUCH"], "environment variable 'NO_SUCH' is not set", "export NO_SUCH="),
         ([*KAFKA, "--apply"], "there is no --set", "--set batch=NUMBER"),
         ([*KAFKA, "--set", "batch=1"], "--set needs the pipeline", "add --pipeline NAME"),

@@ -43,7 +43,7 @@ def progress(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="What shall be recorded: TOPIC/PARTITION=OFFSET, batch=NUMBER or query=ID; may be repeated.",
+            help="What to record: TOPIC/PARTITION=OFFSET, batch=NUMBER or query=ID; may be repeated.",
         ),
     ] = None,
     apply: Annotated[

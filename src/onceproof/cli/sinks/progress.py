@@ -78,7 +78,7 @@ def _places(stores: Stores) -> list[_Place]:
     """Raises `UsageError` for options that do not fit together."""
     if (stores.kafka is None) != (stores.topic is None):
         given, missing = ("--kafka", "--topic NAME") if stores.topic is None else ("--topic", "--kafka ADDRESS")
-        raise UsageError(f"{given} needs the other half", hint=f"add {missing}")
+        raise UsageError(f"{given} is given without {missing}", hint=f"add {missing}")
     found = []
     if (conninfo := conninfo_in(stores.postgres_env)) is not None:
         store = PostgresProgress(conninfo, stores.table)
