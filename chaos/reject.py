@@ -18,9 +18,10 @@ from pydantic import Field
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
+from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
-from onceproof.faults.evidence.refused_query import RefusalAttribution, attribute_refusals
+from onceproof.faults.evidence.refused_query import RefusalAttribution, attribute_refusals, uses_postgres
 from onceproof.faults.job import Job, Try, untried_outputs
 from onceproof.faults.placement import RESTART_S, AtItsPoint, committed, is_open, one_line, placement_at, point_problems
 from onceproof.faults.refusals import (
@@ -179,7 +180,11 @@ class Reject(AtItsPoint[RejectSpec]):
             self._refusal.end(context)
         self.heal(context)  # restarting a broker may take minutes, and two replicas of three are enough meanwhile
         if not refused:
-            nothing = f"{target} refused nothing of batch {n}: {ended}"
+            idle = sum(reply.code == "idle" for reply in list(self._heard))
+            also = (
+                f"; it reset {times(idle, 'connection')} over which the job sent no more than a check" if idle else ""
+            )
+            nothing = f"{target} refused nothing of batch {n}: {ended}{also}"
             return missed(self._description, nothing, *([why] if why else []))
         context.attempted_writes[seen.query, n] = f"{target} refused what it sent"
         evidence = [self._description, f"while batch {n} was open, {target} {_counted(refused)}", ended]
@@ -188,6 +193,16 @@ class Reject(AtItsPoint[RejectSpec]):
             if not attribution.decided:
                 return missed(*evidence, attribution.why)
             evidence.append(attribution.why)
+        if all(reply.what == "connection" and reply.code == "refused" for reply in refused):
+            # A new connection is reset before it sends anything. If the attempt at the batch failed, that does not matter.
+            failed = not hidden and (timed_out or self._spec.lasts == "batch")
+            if not failed:
+                if (unneeded := self._unneeded(context, seen)) is not None:
+                    return missed(*evidence, unneeded)
+                evidence.append(
+                    "only new connections were refused, which does not show whether they were made to write or, for example, "
+                    "to check that Postgres is there"
+                )
         if hidden:
             return proven(*evidence, "the job did not fail: it hid the refusal, or wrote later what was refused")
         if timed_out:
@@ -231,6 +246,21 @@ class Reject(AtItsPoint[RejectSpec]):
             outputs,
             requests=[at - zero for at in list(self._requests)],
             refusals=[reply.at - zero for reply in refused],
+        )
+
+    def _unneeded(self, context: FaultContext, seen: Occurrence) -> str | None:
+        """Why the batch would have been committed without Postgres too, as far as that can be seen; None if it cannot."""
+        batches = context.checkpoint.batches()
+        own = [one for one in batches if one.query == seen.query and one.batch == seen.batch]
+        if own and all(one.records() == 0 for one in own):
+            return f"batch {seen.batch} read nothing, so it had nothing to write, as far as is known"
+        zero = time.monotonic() - context.timeline.now()
+        outputs = context.scenario.outputs if context.scenario is not None else {}
+        uses = uses_postgres(seen.query, batches, outputs, [at - zero for at in list(self._requests)])
+        return (
+            "no statement was sent in an earlier batch with data: this query does not use Postgres"
+            if uses is False
+            else None
         )
 
     def _refused(self) -> list[Reply]:

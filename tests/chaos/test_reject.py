@@ -106,6 +106,37 @@ def test_a_reply_counts_only_if_it_is_this_kind_of_refusal() -> None:
     assert Revoked("public.departures").matches(denied) and not Revoked("arrivals").matches(denied)
 
 
+def test_a_check_of_a_connection_is_not_refused_a_write() -> None:
+    for away in (Unavailable(), Stopped()):
+        assert away.matches(reply("connection", "broken")) and not away.matches(reply("connection", "idle"))
+
+
+def test_a_refused_new_connection_does_not_prove_that_a_write_was_refused(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence]
+) -> None:
+    reject, _, context = struck(monkeypatch)
+    context.checkpoint.batches = lambda: [batch]
+    context.scenario, context.timeline = None, SimpleNamespace(now=time.monotonic)
+    occurrence = seen(Point.AFTER_OFFSET_LOG)
+    batch = Batch(occurrence.query, occurrence.batch, {}, {"in": {0: 0}}, None, 0.0, 0)
+    reject._heard.append(reply("connection", "refused"))
+    proof = reject.prove(context, occurrence)
+    assert not proof.hit and "it had nothing to write" in proof.evidence[-1]
+
+    batch = Batch(occurrence.query, occurrence.batch, {}, {"in": {0: 5}}, None, 0.0, 0, committed_at=9.0)
+    reject, _, context = struck(monkeypatch)
+    context.checkpoint.batches = lambda: [batch]
+    context.scenario, context.timeline = None, SimpleNamespace(now=time.monotonic)
+    reject._heard.append(reply("connection", "refused"))
+    proof = reject.prove(context, occurrence)
+    assert proof.hit and any("does not show whether they were made to write" in one for one in map(str, proof.evidence))
+
+    reject._requests.append(time.monotonic() + 1e6)  # statements were seen, but none in this query's batch
+    reject._turn, reject._began = None, True
+    proof = reject.prove(context, occurrence)
+    assert not proof.hit and "does not use Postgres" in str(proof.evidence[-1])
+
+
 class Service(Refusal):
     """A refusal that records how it was called."""
 

@@ -64,7 +64,8 @@ class Unavailable(Refusal):
 
     def matches(self, reply: Reply) -> bool:
         # Class 57P: the server is shutting down, has crashed, or does not accept connections yet.
-        return reply.what == "connection" or reply.code.startswith("57P")
+        # A connection that its client only checked, or closed, was not refused anything.
+        return (reply.what == "connection" and reply.code != "idle") or reply.code.startswith("57P")
 
 
 class Stopped(Unavailable):

@@ -120,6 +120,13 @@ class HttpConversation:
             self._open.popleft()
         return [*pieces, data] if data else pieces
 
+    def attempts(self, data: bytes) -> bool:
+        return True
+
+    @property
+    def in_use(self) -> bool:
+        return True
+
     def rest_of_client(self) -> bytes:
         rest, self._from_client = bytes(self._from_client), bytearray()
         return rest

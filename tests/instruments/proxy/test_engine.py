@@ -92,7 +92,7 @@ def test_rejected_connections_are_reported_and_an_idle_connection_stays_open(pos
         postgres.proxy.reject_clients()
         with pytest.raises(ConnectionResetError), postgres.connect() as fresh:
             receive(fresh, 1)
-        used.sendall(query("SELECT 1"))
+        used.sendall(query("INSERT INTO t VALUES (1)"))
         with pytest.raises(ConnectionResetError):
             receive(used, 1)
         assert [reply.code for reply in heard] == ["refused", "broken"]
@@ -100,6 +100,21 @@ def test_rejected_connections_are_reported_and_an_idle_connection_stays_open(pos
         idle.sendall(query("SELECT 1"))
         assert receive(idle, len(query("SELECT 1"))) == query("SELECT 1")
     assert len(heard) == 2
+
+
+def test_a_connection_that_is_only_checked_or_closed_is_not_reported_as_refused(postgres: Proxied) -> None:
+    heard: list[Reply] = []
+    postgres.board.listen(heard)
+    with postgres.connect() as checked, postgres.connect() as closed:
+        for client in (checked, closed):
+            client.sendall(wire.startup())
+            assert receive(client, len(wire.startup())) == wire.startup()
+        postgres.proxy.reject_clients()
+        for client, sent in ((checked, query("SELECT 1")), (closed, b"X\0\0\0\4")):
+            client.sendall(sent)
+            with pytest.raises(ConnectionResetError):
+                receive(client, 1)
+    assert [reply.code for reply in heard] == ["idle", "idle"]
 
 
 def test_tls_is_refused_and_reported_once(kafka: Proxied) -> None:

@@ -285,3 +285,41 @@ def test_a_secret_is_masked_before_its_statement_is_cut() -> None:
         assert "hush" not in f"{frame.facts}"
         late = Frame(b"", "statement", {"sql": "x" * 75 + "hush-hush-hush", "backend_pid": 1})
         assert "hush" not in PostgresFrames().describe(late)
+
+
+@pytest.mark.parametrize(
+    ("sent", "attempts"),
+    [
+        (query("SELECT 1"), False),
+        (query(""), False),
+        (query("/* ping */ select 1;"), False),
+        (query("SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL;"), False),
+        (parse("SELECT 1") + bind() + execute() + SYNC, False),
+        (SYNC, False),
+        (b"X\0\0\0\4", False),
+        (BEGUN, True),
+        (INSERT, True),
+        (parse("INSERT INTO t VALUES ($1)") + SYNC, True),
+        (bind() + execute() + SYNC, True),
+        (query("SELECT 1; INSERT INTO t VALUES (1)"), True),
+        (query("SELECT f(1)"), True),
+        (query("SELECT 1")[:-3], True),
+        (b"d\0\0\0\5x", True),
+    ],
+)
+def test_a_client_that_checks_its_connection_attempts_nothing(sent: bytes, attempts: bool) -> None:
+    conversation = talk("commit")
+    conversation.from_server(ready("I"))
+    assert conversation.attempts(sent) is attempts
+
+
+def test_a_connection_is_in_use_while_a_statement_is_unanswered() -> None:
+    conversation = talk("commit")
+    assert not conversation.in_use
+    conversation.from_client(query("SELECT 1"))
+    assert not conversation.in_use
+    conversation.from_server(complete("SELECT 1") + ready("I"))
+    conversation.from_client(query("INSERT INTO t VALUES (1)"))
+    assert conversation.in_use
+    conversation.from_server(complete("INSERT 0 1") + ready("I"))
+    assert not conversation.in_use

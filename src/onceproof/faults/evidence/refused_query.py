@@ -34,7 +34,7 @@ def attribute_refusals(
     ``requests``: the times at which the job sent statements to Postgres. Times are seconds of the run's clock.
     """
     names = list(dict.fromkeys([query, *(b.query for b in batches)]))
-    uses = {name: _uses(name, batches, outputs, requests) for name in names}
+    uses = {name: uses_postgres(name, batches, outputs, requests) for name in names}
     if uses[query] is False:
         users = ", ".join(name for name in names if uses[name]) or "another query"
         return RefusalAttribution(False, f"query {query} does not use postgres: {users} was refused")
@@ -60,7 +60,7 @@ def attribute_refusals(
     )
 
 
-def _uses(
+def uses_postgres(
     name: str, batches: Sequence[Batch], outputs: Mapping[str, OutputSpec], requests: Sequence[float]
 ) -> bool | None:
     """Whether a query uses Postgres, by the requests that were seen, else by the scenario's outputs. None: not known."""

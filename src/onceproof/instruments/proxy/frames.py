@@ -50,7 +50,8 @@ class Reply:
     what: str
     """``error`` (Postgres), ``Produce`` or ``connection``."""
     code: str
-    """SQLSTATE, or Kafka's error code (``0``: no error); ``refused`` or ``broken`` for a connection."""
+    """SQLSTATE, or Kafka's error code (``0``: no error). For a connection: ``refused``, a new one, which has sent nothing;
+    ``broken``, while it was used; ``idle``, when its client only checked that it works, or closed it."""
     message: str
     where: str = ""
     """Kafka: ``TOPIC/PARTITION``."""
@@ -120,6 +121,14 @@ class Conversation(Protocol):
     def watch(self, frame: Frame) -> None:
         """Return the answer to this frame as an `Answer`. Must be called before the service can answer."""
 
+    def attempts(self, data: bytes) -> bool:
+        """Whether a client that sends ``data`` over a connection that is about to be reset does more than check that it works,
+        or close it. True if that is unknown. Nothing can be parsed after this."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the client waits for an answer to more than such a check. True if that is unknown."""
+
 
 #: Of the frame that begins at byte ``at`` of ``data``: its size, and whether the parser must see it whole. Size 0: it is not a
 #: frame. None: more bytes are needed to say.
@@ -186,6 +195,11 @@ class Splitter:
             pieces.append(data[start:at])
         return pieces
 
+    @property
+    def within(self) -> bool:
+        """Whether the last bytes were in the middle of a frame."""
+        return bool(self._held or self._passing)
+
     def drain(self) -> bytes:
         """The held bytes, which are no longer held then."""
         rest = bytes(self._held)
@@ -213,6 +227,13 @@ class SplitConversation:
 
     def from_server(self, data: bytes) -> list[Piece]:
         return self._server.feed(data) if self.readable else [self._server.drain(), data]
+
+    def attempts(self, data: bytes) -> bool:
+        return True
+
+    @property
+    def in_use(self) -> bool:
+        return True
 
     def rest_of_client(self) -> bytes:
         return self._client.drain()

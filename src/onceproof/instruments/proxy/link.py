@@ -186,7 +186,7 @@ class Link:
         self.proxy.incident(f"the TLS with {address} broke: {why.reason or why}")
         self._server_lost()
 
-    def _reject(self, how: Literal["refused", "broken"]) -> None:
+    def _reject(self, how: Literal["refused", "broken", "idle"]) -> None:
         """Reset the connection: the closest that a proxy can come to a refusal by the service itself."""
         self.proxy.board.note(Reply(now(), self.proxy.name, "connection", how, f"from {self._peer}"))
         self.end("reset")
@@ -199,7 +199,7 @@ class Link:
             self.client.pause()
             return
         if self.proxy.rejecting and self._parked is None:
-            self._reject("broken")
+            self._reject("broken" if self._conversation.attempts(data) else "idle")
             return
         if self._parked is not None:
             self._parked.unread += data
@@ -227,7 +227,7 @@ class Link:
 
     def _from_server(self, data: bytes) -> None:
         if self.proxy.rejecting and not self._cut_off and self._parked is None:
-            self._reject("broken")
+            self._reject("broken" if self._conversation.in_use else "idle")
             return
         self._unparsed += len(data)
         ahead = not (self._cut_off or self._waiting or self._conversation.rewrites)

@@ -21,6 +21,7 @@ from onceproof.instruments.proxy.frames import (
     Frame,
     Interest,
     Piece,
+    Refused,
     Reply,
     SplitConversation,
     Splitter,
@@ -79,6 +80,24 @@ def _ends_a_body(statements: list[bytes]) -> bool:
     return ends.count(True) == 1 and ends[-1]
 
 
+#: What pools and drivers send to find out whether a connection works, or to give it back; never part of a write.
+_CHECK = re.compile(
+    rb"""\s*(?:SELECT\s+(?:\d+|'[^']*'|NULL|TRUE|version\(\)|pg_advisory_unlock_all\(\))(?:\s+AS\s+\w+)?
+    |SHOW\s+[\w.\s]+|ROLLBACK|ABORT|DISCARD\s+\w+|RESET\s+ALL|UNLISTEN\s+\*|CLOSE\s+ALL|DEALLOCATE\s+[\w\s"]+)?\s*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+#: Stands for a request whose statement is unknown; it is no check.
+_UNKNOWN = b"?"
+#: Messages that carry data, or call a function.
+_CARRY_DATA = frozenset((b"d", b"c", b"f", b"F"))
+
+
+def is_check(sql: bytes) -> bool:
+    """Whether a text only checks that the connection works, or gives it back to a pool."""
+    plain = _COMMENT_OR_QUOTED.sub(lambda found: b" " if found["comment"] is not None else b"''", sql)
+    return all(_CHECK.fullmatch(statement) is not None for statement in plain.split(b";"))
+
+
 @dataclass
 class _Watch:
     """A statement whose answer is awaited."""
@@ -132,6 +151,26 @@ class PostgresConversation(SplitConversation):
         self._completions = 0
         """How many statements the server has completed in its current cycle."""
         self._watches: list[_Watch] = []
+        self._sent: list[bytes] | None = None
+        """What a client sends over a connection that is about to be reset: statements, and ``?`` for what is unknown."""
+
+    # -- a connection that is about to be reset --------------------------------------------------------------------
+
+    def attempts(self, data: bytes) -> bool:
+        if not self._started or not self.readable or self._client.within:
+            return True
+        self._sent = []
+        try:
+            self.from_client(data)
+        except Refused:
+            return True
+        return bool(self.rest_of_client()) or not self.readable or not all(map(is_check, self._sent))
+
+    @property
+    def in_use(self) -> bool:
+        if not self._ends:
+            return False
+        return self._ends[0] == "startup" or not all(map(is_check, self._in_transaction))
 
     # -- messages of the client -----------------------------------------------------------------------------------
 
@@ -169,11 +208,13 @@ class PostgresConversation(SplitConversation):
             return self._note_statement(_text(body))
         if kind == b"P":
             name, text = _two_texts(body)
+            self._note_sent(text)
             if len(self._prepared) >= _MOST_PREPARED and name not in self._prepared:
                 del self._prepared[next(iter(self._prepared))]
             self._prepared[name] = text[:_TEXT_KEPT]
         elif kind == b"B":
             portal, statement = _two_texts(body)
+            self._note_sent(self._prepared.get(statement, _UNKNOWN))
             if len(self._portals) >= _MOST_PREPARED and portal not in self._portals:
                 del self._portals[next(iter(self._portals))]
             self._portals[portal] = self._prepared.get(statement, b"")
@@ -183,7 +224,12 @@ class PostgresConversation(SplitConversation):
             self._prepared.pop(_text(body[1:]), None)
         return None
 
+    def _note_sent(self, sql: bytes) -> None:
+        if self._sent is not None:
+            self._sent.append(sql)
+
     def _note_statement(self, sql: bytes) -> bytes:
+        self._note_sent(sql)
         sql = sql if len(sql) <= _TEXT_KEPT else sql[: _TEXT_KEPT // 2] + sql[-_TEXT_KEPT // 2 :]
         if len(self._in_transaction) < _MOST_STATEMENTS:
             self._in_transaction[sql] = None
@@ -270,6 +316,8 @@ class PostgresConversation(SplitConversation):
         if len(data) - at < 5:
             return None
         kind, length = _MESSAGE.unpack_from(data, at)
+        if kind in _CARRY_DATA and looked_at is _LOOKED_AT_CLIENT:
+            self._note_sent(_UNKNOWN)
         if not 4 <= length <= _LONGEST:
             return 0, False
         if length > LONGEST_HELD and looked_at is _LOOKED_AT_CLIENT:
