@@ -32,7 +32,7 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Leadership, Lost, Proxy
 from onceproof.stack.processes.connections import is_connected
-from onceproof.stack.toxiproxy.dropping import drop_packets
+from onceproof.stack.toxiproxy.dropping import begin_noting, drop_packets, requests_of
 
 
 class PartitionSpec(FaultSpec):
@@ -72,6 +72,11 @@ class LeaderPartition(AtItsPoint[PartitionSpec]):
         return links if spec.lost == "both" else f"each direction of {links}"
 
     @classmethod
+    def notes_requests(cls, spec: PartitionSpec) -> bool:
+        """True if clients are cut off: a cut that no request met changed nothing."""
+        return spec.from_ == "clients"
+
+    @classmethod
     def problems(cls, spec: PartitionSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = leader_problems(spec.leader_of, scenario)
         if spec.from_ == "clients":
@@ -82,7 +87,7 @@ class LeaderPartition(AtItsPoint[PartitionSpec]):
     @classmethod
     def placement(cls, spec: PartitionSpec, scenario: Scenario) -> Placement:
         if spec.from_ == "clients":
-            proof = f"batch {spec.at.batch} was not committed until the partition ended"
+            proof = f"clients sent requests meanwhile, and batch {spec.at.batch} was not committed until the partition ended"
         else:
             proof = f"another broker leads {spec.leader_of}, in a later epoch"
         return placement_at(spec.at.point, proof, scenario)
@@ -105,6 +110,7 @@ class LeaderPartition(AtItsPoint[PartitionSpec]):
             if self._spec.from_ == "clients":
                 self._proxy = kafka.client_proxy(broker)
                 drop_packets(self._proxy, self._lost())
+                begin_noting(self._proxy)
             else:
                 self._how = kafka.isolate_broker(broker, self._lost())
             self._open = is_open(context, seen.query, seen.batch)
@@ -141,12 +147,18 @@ class LeaderPartition(AtItsPoint[PartitionSpec]):
         if not connected:
             why = f"no process of the job was connected to broker {self._before.broker} during the partition"
             return missed(why)
+        asked = requests_of(proxy)
+        if not asked:
+            return missed(
+                f"no client sent broker {self._before.broker} a request during the partition, so it lost nothing"
+            )
         self.heal(context)
         recovered = wait_for_commit(context, seen)
         restarted = " (the driver gave up and was started again)" if context.job.starts > starts else ""
         return proven(
             f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s"
             f"{self._ways()}",
+            f"meanwhile {asked}",
             f"batch {seen.batch} was not committed until the partition ended{restarted}",
             recovered,
         )

@@ -19,6 +19,7 @@ from onceproof.faults.refusals import postgres_of
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.processes.connections import is_connected
+from onceproof.stack.toxiproxy.dropping import begin_noting, requests_of
 
 _LOOK_EVERY_S = 0.02
 """A client that is refused is connected to the proxy for a few milliseconds only."""
@@ -45,6 +46,11 @@ class PostgresPartition(AtItsPoint[PostgresPartitionSpec]):
         self._is_back = False
 
     @classmethod
+    def notes_requests(cls, spec: PostgresPartitionSpec) -> bool:
+        """True: a cut that no request met changed nothing."""
+        return True
+
+    @classmethod
     def problems(cls, spec: PostgresPartitionSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.AFTER_OFFSET_LOG,))
         if scenario.stack.postgres is None:
@@ -60,6 +66,7 @@ class PostgresPartition(AtItsPoint[PostgresPartitionSpec]):
         with context.job.frozen():
             self._how = ""  # from here on there is something to heal, even if the next line fails half-way
             self._how = postgres_of(context).isolate()
+            begin_noting(postgres_of(context).proxy)
             self._open = is_open(context, seen.query, seen.batch)
         self._struck_at = context.timeline.now()
 
@@ -82,12 +89,17 @@ class PostgresPartition(AtItsPoint[PostgresPartitionSpec]):
             return missed(f"batch {n} committed {lasted:.1f} s into the partition: it did not need Postgres")
         if not tried:
             return missed("no process of the job tried to reach Postgres during the partition")
+        asked = requests_of(postgres_of(context).proxy)
+        if not asked:
+            return missed(
+                "no client sent Postgres a statement or logged in during the partition, so the job lost nothing"
+            )
         self.heal(context)
         recovered = wait_for_commit(context, seen)
         restarted = " (the driver gave up and was started again)" if context.job.starts > starts else ""
         return proven(
             f"Postgres was cut off from its clients for {lasted:.1f} s: {self._how}",
-            f"meanwhile {tried}",
+            f"meanwhile {tried}, and {asked}",
             f"batch {n} was not committed until the partition ended{restarted}",
             recovered,
         )

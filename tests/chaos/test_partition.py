@@ -6,16 +6,20 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from onceproof.chaos.partition.leader import PartitionSpec
-from onceproof.faults.contract import SpecProblem, needs_control
+from onceproof.chaos.partition.leader import LeaderPartition, PartitionSpec
+from onceproof.chaos.partition.postgres import PostgresPartition, PostgresPartitionSpec
+from onceproof.faults.contract import Occurrence, SpecProblem, needs_control, needs_proxy, reads_frames
 from onceproof.judge.findings import Outcome
 from onceproof.run import Result
 from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.points import Point
+from onceproof.stack.api import Leadership
 from onceproof.stack.processes.connections import is_connected
 
 SPEC: dict[str, Any] = {
@@ -73,6 +77,57 @@ def test_only_processes_with_a_connection_to_the_listener_count_as_connected() -
         with socket.create_connection(server.getsockname()):
             assert is_connected([os.getpid()], listener)
         assert not is_connected([], listener)
+
+
+def test_a_cut_from_clients_needs_the_protocol_proxy_but_arms_no_rule(
+    spec_of: Callable[[dict[str, Any]], FaultSpec],
+) -> None:
+    for spec, needed in ((SPEC, True), (POSTGRES, True), ({**SPEC, "from": "cluster"}, False)):
+        assert needs_proxy([spec_of(spec)]) is needed and not reads_frames([spec_of(spec)])
+
+
+class Cut:
+    """A protocol proxy whose clients are these."""
+
+    listen = "127.0.0.1:1"
+
+    def __init__(self, *clients: str) -> None:
+        self.clients = set(clients)
+
+    def note_requests(self) -> None:
+        raise NotImplementedError
+
+    def requesting(self) -> set[str]:
+        return self.clients
+
+    def heal(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("target", ["leader", "postgres"])
+@pytest.mark.parametrize("clients", [(), ("127.0.0.1:5000",)])
+def test_a_cut_that_no_request_met_is_a_miss(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence], target: str, clients: tuple[str, ...]
+) -> None:
+    proxy = Cut(*clients)
+    timeline = SimpleNamespace(now=lambda: 9.0, emit=lambda *_, **__: None)
+    postgres = SimpleNamespace(proxy=proxy, rejoin=lambda: None)
+    job = SimpleNamespace(starts=1, pids=list)
+    context: Any = SimpleNamespace(timeline=timeline, job=job, stack=SimpleNamespace(postgres=postgres))
+    of = f"onceproof.chaos.partition.{target}"
+    for name, value in (("committed", False), ("is_connected", True), ("wait_for_commit", "it was committed")):
+        monkeypatch.setattr(f"{of}.{name}", lambda *_, value=value: value)
+    fault: Any
+    if target == "leader":
+        fault = LeaderPartition(PartitionSpec.model_validate(SPEC))
+        fault._proxy, fault._before = proxy, Leadership(1, 1)
+    else:
+        fault = PostgresPartition(PostgresPartitionSpec.model_validate(POSTGRES))
+        fault._how = "its packets were dropped"
+    fault._open = True
+    proof = fault.prove(context, seen(Point.AFTER_OFFSET_LOG))
+    assert proof.hit is bool(clients), proof.evidence
+    assert ("127.0.0.1:5000" in str(proof.evidence)) is bool(clients)
 
 
 @pytest.mark.real

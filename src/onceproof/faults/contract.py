@@ -138,6 +138,14 @@ class ReadsFrames(Protocol):
 
 
 @runtime_checkable
+class NotesRequests(Protocol):
+    """A kind that stops no request, but must see whether clients send any: the run then starts the protocol proxy, too."""
+
+    @classmethod
+    def notes_requests(cls, spec: Any) -> bool: ...
+
+
+@runtime_checkable
 class NeedsInput(Protocol):
     """A fault that needs more input while it is active: the feed, which otherwise waits for healing, continues meanwhile."""
 
@@ -189,9 +197,16 @@ def fault_of(spec: AnyFaultSpec) -> type[FaultOf[Any, Any]]:
 
 
 def reads_frames(specs: Iterable[AnyFaultSpec]) -> bool:
-    """Whether one of these faults needs the protocol proxy."""
+    """Whether one of these faults strikes at a request or an answer."""
     kinds = ((fault_of(spec), spec) for spec in specs)
     return any(isinstance(kind, ReadsFrames) and kind.reads_frames(spec) for kind, spec in kinds)
+
+
+def needs_proxy(specs: Iterable[AnyFaultSpec]) -> bool:
+    """Whether the pipeline's connections must pass through the protocol proxy."""
+    listed = list(specs)
+    kinds = ((fault_of(spec), spec) for spec in listed)
+    return reads_frames(listed) or any(isinstance(k, NotesRequests) and k.notes_requests(spec) for k, spec in kinds)
 
 
 def strikes_tasks(spec: FaultSpec) -> bool:

@@ -16,7 +16,7 @@ from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.timeline import Timeline
 from onceproof.data import datasets
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import reads_frames, strikes_tasks
+from onceproof.faults.contract import needs_proxy, strikes_tasks
 from onceproof.faults.controller import FaultController
 from onceproof.faults.survey import watch
 from onceproof.formats.feed import fed_records
@@ -99,7 +99,7 @@ class Command:
         if scenario.stack.object_store is not None:
             program, s3a = components.ensure_object_store()
             fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *s3a))
-        frames = survey or reads_frames(scenario.chaos)
+        frames = survey or needs_proxy(scenario.chaos)
         request = StackRequest(scenario.stack, fetched, program, frames)
         own_spark = scenario.stack.spark is not None and scenario.stack.spark.external
 

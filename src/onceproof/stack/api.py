@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -57,6 +57,17 @@ class Proxy(Protocol):
 
     def heal(self) -> None:
         """Enable the proxy and remove its toxics. Idempotent."""
+
+
+@runtime_checkable
+class NotesRequests(Protocol):
+    """A protocol proxy, which sees whether a client needs an answer."""
+
+    def note_requests(self) -> None:
+        """From now on collect the clients that send a request, or wait for an answer already."""
+
+    def requesting(self) -> set[str]:
+        """Their addresses, ``HOST:PORT``."""
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,32 @@ def test_a_connection_that_is_only_checked_or_closed_is_not_reported_as_refused(
     assert [reply.code for reply in heard] == ["idle", "idle"]
 
 
+def test_only_clients_that_need_an_answer_are_noted(postgres: Proxied, kafka: Proxied) -> None:
+    with postgres.connect() as idle, postgres.connect() as checking, postgres.connect() as writing:
+        for client in (idle, checking, writing):
+            client.sendall(wire.startup())
+            assert receive(client, len(wire.startup())) == wire.startup()
+            client.sendall(query("SELECT 1"))
+            receive(client, len(query("SELECT 1")))
+        for link in list(postgres.proxy.links):  # an echo is no server: it ends neither the login nor a statement
+            link._conversation._ends.clear()  # type: ignore[attr-defined]
+        postgres.proxy.note_requests()
+        assert postgres.proxy.requesting == set()
+        for client, sql in ((checking, "SELECT 1"), (writing, "INSERT INTO t VALUES (1)")):
+            client.sendall(query(sql))
+            receive(client, len(query(sql)))
+        with postgres.connect() as fresh:
+            fresh.sendall(wire.startup())
+            receive(fresh, len(wire.startup()))
+            peers = {f"127.0.0.1:{client.getsockname()[1]}" for client in (writing, fresh)}
+        assert postgres.proxy.requesting == peers
+    with kafka.connect() as one:
+        one.sendall(b"\0")
+        wait_until("the byte to pass", lambda: any(link._asked_last for link in list(kafka.proxy.links)), deadline_s=10)
+        kafka.proxy.note_requests()
+        assert kafka.proxy.requesting == {f"127.0.0.1:{one.getsockname()[1]}"}, "it waits for an answer already"
+
+
 def test_tls_is_refused_and_reported_once(kafka: Proxied) -> None:
     for _ in range(2):
         with kafka.connect() as client:

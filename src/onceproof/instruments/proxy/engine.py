@@ -62,6 +62,8 @@ class FrameProxy:
         """Why connections were refused; each sentence names the setting to change."""
         self.incidents: list[str] = []
         """Why connections ended before they began, although no setting is wrong: a peer died, or descriptors ran out."""
+        self.requesting: set[str] | None = None
+        """The clients, by address, that sent a request since `note_requests`; None before it. New ones are added while it runs."""
         self.loop = loop
         self._topic_names = topic_names if topic_names is not None else {}
         self._acceptor: Acceptor | None = None
@@ -111,6 +113,14 @@ class FrameProxy:
     def reject_clients(self) -> None:
         """Reset new connections, and existing ones on their next read or write, until `open`. Idle connections stay open."""
         self.rejecting = True
+
+    def note_requests(self) -> None:
+        """From now on collect in `requesting` the clients that send a request, and those that wait for an answer already."""
+
+        async def begin() -> None:
+            self.requesting = {link.peer for link in self.links if link.awaits_answer}
+
+        self.loop.call(begin())
 
     def conversation(self) -> Conversation:
         if self.target.service == "kafka":

@@ -46,6 +46,7 @@ class Listener(Protocol):
     rejecting: bool
     client_tls: ssl.SSLContext | None
     upstream_tls: UpstreamTls | None
+    requesting: set[str] | None
     entered_tls: bool
     """Whether TLS with the service has ever been opened."""
     links: set[Link]
@@ -68,7 +69,9 @@ class Link:
         self.client = Side(self, self._from_client, self._client_eof, self._client_lost)
         self.server = Side(self, self._from_server, self._server_eof, self._server_lost)
         self._conversation = proxy.conversation()
-        self._peer = "?"
+        self.peer = "?"
+        self._asked_last = False
+        """The last bytes came from the client."""
         self._reported_unreadable = False
         self._door: Doorway | None = None
         self._ready = False
@@ -90,6 +93,11 @@ class Link:
         self._silent = False
         """The client was cut off without notice: its connection stays open."""
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the client certainly waits for an answer: it sent something, and nothing came since."""
+        return self._asked_last and self._conversation.in_use
+
     # -- the two sides --------------------------------------------------------------------------------------------
 
     def accepted(self) -> None:
@@ -99,7 +107,7 @@ class Link:
             self.end("abort")
             return
         self.proxy.links.add(self)
-        self._peer = f"{peer[0]}:{peer[1]}"
+        self.peer = f"{peer[0]}:{peer[1]}"
         if self.proxy.rejecting:
             self._reject("refused")
             return
@@ -188,13 +196,15 @@ class Link:
 
     def _reject(self, how: Literal["refused", "broken", "idle"]) -> None:
         """Reset the connection: the closest that a proxy can come to a refusal by the service itself."""
-        self.proxy.board.note(Reply(now(), self.proxy.name, "connection", how, f"from {self._peer}"))
+        self.proxy.board.note(Reply(now(), self.proxy.name, "connection", how, f"from {self.peer}"))
         self.end("reset")
 
     def _from_client(self, data: bytes) -> None:
         if self._cut_off:
             return
+        self._asked_last = True
         if not self._ready and not self.server.gone:
+            self._note_request()
             self._early += data
             self.client.pause()
             return
@@ -212,7 +222,12 @@ class Link:
             self._refuse(why)
             return
         self._check_readable()
+        self._note_request()
         self._forward(pieces)
+
+    def _note_request(self) -> None:
+        if self.proxy.requesting is not None and self._conversation.in_use:
+            self.proxy.requesting.add(self.peer)
 
     def _forward(self, pieces: Sequence[Piece]) -> None:
         """Send the pieces to the service, up to a frame that a rule stops."""
@@ -229,6 +244,7 @@ class Link:
         if self.proxy.rejecting and not self._cut_off and self._parked is None:
             self._reject("broken" if self._conversation.in_use else "idle")
             return
+        self._asked_last = False
         self._unparsed += len(data)
         ahead = not (self._cut_off or self._waiting or self._conversation.rewrites)
         if ahead and self._unparsed - len(data) == self._sent_ahead:
@@ -309,7 +325,7 @@ class Link:
 
     def _stop(self, rule: Rule, frame: Frame, following: Sequence[Piece]) -> bool:
         """Apply the rule to the frame; True if the pieces that follow the frame must not pass now."""
-        hit = Hit(frame, self.proxy.name, self._peer, now())
+        hit = Hit(frame, self.proxy.name, self.peer, now())
         self._emit("frame.stopped", rule, hit, action=rule.action)
         if rule.action == "park" or rule.hold:
             self._parked = _Parked(rule, hit, following)
@@ -418,7 +434,7 @@ class Link:
             self._reported_unreadable = True
             self.proxy.emit(
                 "warning",
-                message=f"{self.proxy.name}: the connection from {self._peer} does not speak "
+                message=f"{self.proxy.name}: the connection from {self.peer} does not speak "
                 f"{self.proxy.target.service}; its bytes pass, and no rule can read its frames",
             )
 

@@ -169,7 +169,7 @@ class PostgresConversation(SplitConversation):
     @property
     def in_use(self) -> bool:
         if not self._ends:
-            return False
+            return not self._started
         return self._ends[0] == "startup" or not all(map(is_check, self._in_transaction))
 
     # -- messages of the client -----------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ class Frames:
         self.topic_names.clear()
         for proxy in self.proxies:
             proxy.frames.incidents.clear()  # each is reported once, and the next execution has its own
+            proxy.frames.requesting = None
 
     def leftovers(self) -> list[str]:
         """What an execution left, as phrases; nothing after `forget`."""
@@ -127,6 +128,14 @@ class FramedProxy:
     def reject_clients(self) -> None:
         """Record and reset new connections, and existing ones on their next read or write, until `heal`."""
         self.frames.reject_clients()
+
+    def note_requests(self) -> None:
+        """From now on collect the clients that need an answer, for `requesting`."""
+        self.frames.note_requests()
+
+    def requesting(self) -> set[str]:
+        """The addresses of clients that sent a request since `note_requests`, or waited for an answer then."""
+        return set(self.frames.requesting or ())
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         self.behind.add_toxic(kind, stream, **attributes)
