@@ -120,6 +120,18 @@ def test_a_frame_that_commits_nothing_is_no_lost_commit(
     assert all(problem.hint is not None and "EndTxn or Produce" in problem.hint for problem in found)
 
 
+@pytest.mark.parametrize("frame", [{}, {"kind": "EndTxn"}, {"kind": "EndTxn", "transactional_id": "a"}])
+def test_an_abort_is_struck_only_if_it_is_asked_for(frame: dict[str, Any]) -> None:
+    abort, commit = (
+        Frame(b"", "EndTxn", {"transactional_id": "a", "committed": committed}) for committed in (False, True)
+    )
+    condition = FrameSpec.model_validate(frame).condition("kafka")
+    assert condition.why_not(abort) == "it aborts" and condition.why_not(commit) is None
+    asked = FrameSpec.model_validate({"kind": "EndTxn", "committed": False}).condition("kafka")
+    assert asked.why_not(abort) is None and asked.why_not(commit) == "it commits"
+    assert FrameSpec.model_validate({"kind": "Produce"}).condition("kafka").committed is None
+
+
 @pytest.mark.parametrize("fault", ["lost-ack", "lost-request"])
 def test_cut_applies_only_where_the_protocol_proxy_places_the_fault(
     problems: Callable[..., list[SpecProblem]], fault: str

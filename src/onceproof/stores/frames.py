@@ -37,7 +37,7 @@ class FrameSpec(Model):
     nth: PositiveInt = Field(1, description="which of the matching frames, counted from the plan of the batch")
     topic: str | None = Field(None, description="Kafka: a topic that the request names")
     transactional_id: str | None = Field(None, description="Kafka: regular expression")
-    committed: bool | None = Field(None, description="Kafka, EndTxn: true for a commit, false for an abort")
+    committed: bool | None = Field(None, description="Kafka, EndTxn: true for a commit (default), false for an abort")
     sql: str | None = Field(None, description="Postgres: regular expression found in the statement")
     transaction: str | None = Field(
         None, description="Postgres: regular expression found in any statement of the transaction (a table's name)"

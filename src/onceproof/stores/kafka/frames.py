@@ -56,7 +56,8 @@ class KafkaFrames:
         return kind in api_names()
 
     def usual(self, kind: str | None) -> Mapping[str, Any]:
-        return {"committed": True} if kind is None else {}
+        # An EndTxn that aborts must be asked for: where a commit is meant, an abort of the same batch may come first.
+        return {"committed": True} if kind in (None, self.commit) else {}
 
     def identifies_query(self, spec: FrameSpec) -> bool:
         named = spec.kind is not None and spec.kind != "EndTxn"  # EndTxn names no topic
