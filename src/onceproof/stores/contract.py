@@ -129,6 +129,14 @@ class OutsideStack(Protocol):
         """
 
 
+@runtime_checkable
+class StoresBits(Protocol):
+    """A store some of whose databases have no type for truth values, and use 0 and 1."""
+
+    def is_bit(self, column_type: str) -> bool:
+        """Whether a column of this type, as in ``run.json``, holds a truth value as 0 or 1 where one is expected."""
+
+
 stores: Registry[Store] = kinds.stores.requires(Store, distinct="field", Spec=OutputSpec)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
+from onceproof.stores.contract import StoresBits, store_of
 from onceproof.values import documents
 from onceproof.values.canonical import WHOLE_NUMBERS, canonical_rows, is_nested, literal, quote
 from onceproof.values.nested import EXACT_NUMBERS
@@ -50,13 +51,35 @@ def canonical_texts(case: Case, output: str, columns: Mapping[str, str], reading
             again = f"CASE WHEN regexp_matches(content, {literal(documents.LONG_FRACTION)}) THEN {again} END"
         parsed += f", {again} AS d"
     fields = {name: f"={name}" for name in columns}
-    opened = ", ".join(f"{_field(name, reading)} AS {quote(field)}" for name, field in fields.items())
+    bits = _bits(case, output, columns, reading)
+    opened = ", ".join(
+        f"{_of_bit(_field(name, reading)) if name in bits else _field(name, reading)} AS {quote(field)}"
+        for name, field in fields.items()
+    )
     return canonical_rows(
         f"""SELECT * EXCLUDE ({"f, d" if twice else "f"}, content), {opened}
             FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
         {fields[name]: sql_type for name, sql_type in columns.items() if name not in reading.canonical},
         arrays=not quoted,
     )
+
+
+def _bits(case: Case, output: str, columns: Mapping[str, str], reading: Reading) -> set[str]:
+    """The columns that are expected to be truth values, and that the database stores as 0 and 1."""
+    store, record = store_of(case.scenario.outputs[output]), (case.run.outputs or {}).get(output)
+    if not isinstance(store, StoresBits) or record is None:
+        return set()
+    stored = record.columns or {}
+    return {
+        name
+        for name, kind in columns.items()
+        if kind == "BOOLEAN" and store.is_bit(stored.get(reading.members.get(name, name), ""))
+    }
+
+
+def _of_bit(text: str) -> str:
+    """SQL for a bit as a truth value. Another number stays as it is, and so equals none."""
+    return f"CASE WHEN {text} IN ('1', '\\x01') THEN 'true' WHEN {text} IN ('0', '\\x00') THEN 'false' ELSE {text} END"
 
 
 def _field(name: str, reading: Reading) -> str:

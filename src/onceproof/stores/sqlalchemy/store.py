@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ROWS = 2_000
+_BIT = re.compile(r"(?:TINYINT\(1\)|BIT\(1\)|BIT|BOOL|BOOLEAN)(?:\s|$)", re.IGNORECASE)
 
 
 class SqlTableOutput(OutputSpec):
@@ -44,7 +45,7 @@ class SqlTableOutput(OutputSpec):
 
 
 class SqlAlchemyStore:
-    """Implements `onceproof.stores.contract.Store`, `SnapshotOnly` and `OutsideStack`."""
+    """Implements `onceproof.stores.contract.Store`, `SnapshotOnly`, `OutsideStack` and `StoresBits`."""
 
     about = "a table of any database that SQLAlchemy can read"
     field = "sql_table"
@@ -93,6 +94,10 @@ class SqlAlchemyStore:
         assert isinstance(spec, SqlTableOutput), "the store's own model"
         then = "its rows are deleted before the job starts" if spec.clear else "it must be empty when the run starts"
         return f"in the database of {spec.url_env}; {then}"
+
+    def is_bit(self, column_type: str) -> bool:
+        """MySQL and MariaDB declare BOOLEAN as TINYINT(1); SQLite keeps the name, and both give numbers."""
+        return _BIT.match(column_type) is not None
 
     def make_ready(self, outputs: Mapping[str, OutputSpec]) -> None:
         """Every table must exist and be empty: rows of an earlier run would count as rows of this one.
