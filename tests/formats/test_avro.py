@@ -152,6 +152,63 @@ def test_an_incompatible_schema_is_found_before_a_value_is_read(one: Any, other:
     assert why in (record(one).resolve_problem(record(other)) or "")
 
 
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+UUID_TEXT = {"type": "string", "logicalType": "uuid"}
+WHEN = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "value", "expected"),
+    [
+        (MICROS, "long", "1970-01-01T00:00:01", 1_000_000),
+        (MICROS, MICROS, "1970-01-01T00:00:01", WHEN),
+        ("long", MICROS, 1_000_000, WHEN),
+        ({"type": "int", "logicalType": "date"}, "int", "1970-01-03", 2),
+        ({"type": "int", "logicalType": "date"}, "long", "1970-01-03", 2),
+        (["null", MICROS], ["null", "long"], "1970-01-01T00:00:01", 1_000_000),
+        (["null", MICROS], ["null", MICROS], "1970-01-01T00:00:01", WHEN),
+        (CENTS, "bytes", "1.50", b"\x00\x96"),
+        ("bytes", CENTS, "AJY=", Decimal("1.50")),
+        (CENTS, CENTS | {"precision": 12}, "1.50", Decimal("1.50")),
+        (UUID_TEXT, "string", "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000a"),
+        ({"type": "array", "items": MICROS}, {"type": "array", "items": "long"}, ["1970-01-01T00:00:01"], [1_000_000]),
+        ({"type": "map", "values": MICROS}, {"type": "map", "values": "long"}, {"a": "1970-01-01T00:00:01"}, {"a": 1_000_000}),
+    ],
+)  # fmt: skip
+def test_a_value_means_what_the_schema_says_by_which_it_is_read(
+    written: Any, read: Any, value: Any, expected: Any
+) -> None:
+    writer, reader = record({"name": "x", "type": written}), record({"name": "x", "type": read})
+    assert writer.decode(writer.encode({"x": value}), reader) == {"x": expected}
+
+
+def test_a_nested_record_is_read_by_its_own_types() -> None:
+    def of(kind: Any) -> Avro:
+        part = {"type": "record", "name": "Part", "fields": [{"name": "at", "type": kind}]}
+        return record({"name": "one", "type": part}, {"name": "two", "type": ["null", "Part"]})
+
+    writer = of(MICROS)
+    body = writer.encode({"one": {"at": 1}, "two": {"at": 2}})
+    assert writer.decode(body, of("long")) == {"one": {"at": 1}, "two": {"at": 2}}
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "why"),
+    [
+        (MILLIS, MICROS, "field 'x' is written as timestamp-millis and read as timestamp-micros"),
+        (["null", MILLIS], ["null", MICROS], "written as timestamp-millis and read as timestamp-micros"),
+        (CENTS, CENTS | {"scale": 3}, "written as decimal with scale 2 and read with scale 3"),
+    ],
+)
+def test_a_value_whose_meaning_is_unclear_is_refused(written: Any, read: Any, why: str) -> None:
+    writer, reader = record({"name": "x", "type": written}), record({"name": "x", "type": read})
+    assert why in (writer.resolve_problem(reader) or "")
+    with pytest.raises(ValueError, match=why):
+        writer.decode(writer.encode({"x": 1}), reader)
+
+
 def test_bytes_of_another_schema_are_refused() -> None:
     with pytest.raises(ValueError, match="bytes are left after the value"):
         record({"name": "x", "type": "long"}).decode(b"\x02\x02")

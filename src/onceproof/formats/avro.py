@@ -16,6 +16,9 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from onceproof.base.errors import UsageError
 from onceproof.formats import values
+from onceproof.formats.avro_reading import disagreement, without_lost_types
+from onceproof.formats.avro_reading import kind_of as _kind
+from onceproof.formats.avro_reading import logical_of as _logical
 from onceproof.formats.registry import Schema
 from onceproof.formats.values import (
     ANY,
@@ -34,6 +37,8 @@ from onceproof.formats.values import (
     unscaled_decimal,
 )
 
+#: The end of a mismatch that fastavro would not report.
+UNCLEAR = ": implementations of Avro do not agree what such a value means"
 _RANGE = {"int": 2**31, "long": 2**63}
 
 
@@ -43,6 +48,8 @@ class Avro:
     def __init__(self, schema: Schema) -> None:
         """Raises `UsageError` if the text is not an Avro schema."""
         self._named: dict[str, Any] = {}
+        self._read_by: tuple[Avro, Any] | None = None
+        """The last reader, and this schema as it reads values."""
         place = schema.file or "from the registry"
         try:
             for _, text in schema.references:
@@ -56,8 +63,9 @@ class Avro:
     def decode(self, body: bytes, reader: Avro | None = None) -> Any:
         """The value. Raises any `Exception` for bytes that do not fit the schema, or that ``reader`` cannot resolve."""
         stream = io.BytesIO(body)
+        written = self.parsed if reader is None else self._as_read_by(reader)
         value = fastavro.schemaless_reader(
-            stream, self.parsed, None if reader is None else reader.parsed, return_named_type=False
+            stream, written, None if reader is None else reader.parsed, return_named_type=False
         )
         left = len(body) - stream.tell()
         if left:
@@ -66,6 +74,16 @@ class Avro:
         if reader is None and not self._has_single:
             return value
         return shown._finished(shown.parsed, value, singles=True)
+
+    def _as_read_by(self, reader: Avro) -> Any:
+        """The schema without logical types that the reader's lacks. Raises `ValueError` if a value's meaning is unclear."""
+        if self._read_by is None or self._read_by[0] is not reader:
+            unclear = self._mismatch(self.parsed, reader.parsed, reader, "the record", frozenset())
+            if unclear is not None and unclear.endswith(UNCLEAR):
+                raise ValueError(unclear)
+            plain = without_lost_types(self.parsed, reader.parsed, self._named, reader._named)
+            self._read_by = reader, fastavro.parse_schema(plain)
+        return self._read_by[1]
 
     def encode(self, value: Any) -> bytes:
         """A value of JSON, its fractions as `Decimal`, as Avro. Raises `ValueError` if it does not fit."""
@@ -133,8 +151,8 @@ class Avro:
             return {n: self._finished(fields[n]["type"], each, singles=singles) for n, each in given.items()}
         if kind == "float" and isinstance(value, int | float):
             return values.single(value) if singles else float(value)
-        if kind in ("bytes", "fixed") and isinstance(value, str):
-            value = value.encode("latin-1")
+        if kind in ("bytes", "fixed") and isinstance(value, str | bytes):
+            value = value.encode("latin-1") if isinstance(value, str) else value
             return unscaled_decimal(value, schema.get("scale", 0)) if logical == "decimal" else value
         if logical in _LOGICAL and isinstance(value, str if logical == "uuid" else int):
             return _LOGICAL[logical].of_default(value)
@@ -216,10 +234,13 @@ class Avro:
             return next(filter(None, (self._mismatch(b, reader, other, place, within) for b in writer)), None)
         if isinstance(reader, list):
             found = [self._mismatch(writer, branch, other, place, within) for branch in reader]
-            return None if None in found else f"{place}: no type of the reader's union fits {_kind(writer)}"
+            unclear = next((one for one in found if one is not None and one.endswith(UNCLEAR)), None)
+            return None if None in found else unclear or f"{place}: no type of the reader's union fits {_kind(writer)}"
         one, two = _kind(writer), _kind(reader)
         if two not in _READS.get(one, {one}):
             return f"{place} is written as {one} and read as {two}"
+        if (what := disagreement(writer, reader)) is not None:
+            return f"{place} is {what}{UNCLEAR}"
         if one == "array":
             return self._mismatch(writer["items"], reader["items"], other, f"{place}[]", within)
         if one == "map":
@@ -247,14 +268,6 @@ _READS = {
     "string": {"string", "bytes"},
     "bytes": {"bytes", "string"},
 }
-
-
-def _kind(schema: Any) -> str:
-    return str(schema if isinstance(schema, str) else "union" if isinstance(schema, list) else schema["type"])
-
-
-def _logical(schema: Any) -> str | None:
-    return schema.get("logicalType") if isinstance(schema, dict) else None
 
 
 def _has_fields(schema: Any, value: Any) -> bool:
