@@ -179,6 +179,9 @@ class OutputRecord(Part):
     columns: Annotated[dict[str, str] | None, Loose] = Field(None, description="table: column -> Postgres type")
     note: LooseText = Field(None, description="table: why it has no columns")
     rows: LooseInt = Field(None, description="table: number of rows")
+    generated: Annotated[list[str], Loose] = Field(
+        [], description="table: its generated columns; those that are not among its columns were not read"
+    )
     committed: LooseInt = Field(None, description="topic: number of committed records")
     aborted: LooseInt = Field(None, description="topic: number of aborted records")
     open: LooseInt = Field(None, description="topic: number of records in open transactions")

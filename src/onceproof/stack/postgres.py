@@ -59,25 +59,30 @@ _SETTINGS: Mapping[str, str] = {
 
 #: A table without a primary key refuses UPDATE and DELETE once it is in a publication, unless its whole old row is logged.
 #: SECURITY DEFINER: the job may create tables as a role that may not alter them. The trigger's own ALTER TABLE fires the
-#: trigger again, but by then the table is FULL, so it does not recurse further.
+#: trigger again, but by then the table is as wanted, so it does not recurse further. With whole rows Postgres refuses each
+#: UPDATE of a table with a generated column that is not published: stored ones are, virtual ones cannot be.
 _CAPTURE_SQL = """
 CREATE SCHEMA onceproof;
 CREATE FUNCTION onceproof.log_whole_rows() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE created regclass;
+DECLARE created regclass; whole boolean;
 BEGIN
-  FOR created IN
-    SELECT c.oid FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid
-    WHERE d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND c.relreplident <> 'f'
+  FOR created, whole IN
+    SELECT oid, NOT computed FROM (
+      SELECT c.oid, c.relreplident, EXISTS (
+        SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 'v' AND NOT a.attisdropped) AS computed
+      FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid
+      WHERE d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't') t
+    WHERE computed AND relreplident = 'f' OR NOT computed AND relreplident <> 'f'
   LOOP
-    EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', created);
+    EXECUTE format('ALTER TABLE %s REPLICA IDENTITY %s', created, CASE WHEN whole THEN 'FULL' ELSE 'DEFAULT' END);
   END LOOP;
 END $$;
 CREATE EVENT TRIGGER onceproof_log_whole_rows ON ddl_command_end
   WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
   EXECUTE FUNCTION onceproof.log_whole_rows();
 -- A partitioned table is an output under its own name, whichever partition holds its rows.
-CREATE PUBLICATION onceproof FOR ALL TABLES WITH (publish_via_partition_root = true);
+CREATE PUBLICATION onceproof FOR ALL TABLES WITH (publish_via_partition_root = true, publish_generated_columns = stored);
 """
 
 _END_SESSIONS = """

@@ -369,7 +369,10 @@ class WarmTier:
             tuple(_shown(error) for error in answer.get("errors", ())),
             bool(answer.get("ended")),
             tables,
-            {name: OutputRecord(columns=o.columns, note=o.note, rows=o.rows) for name, o in found.items()},
+            {
+                name: OutputRecord(columns=o.columns, note=o.note, rows=o.rows, generated=o.generated)
+                for name, o in found.items()
+            },
             sent.wall,
             round(ended - sent.at, 3),
             query,

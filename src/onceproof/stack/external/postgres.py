@@ -29,6 +29,11 @@ from onceproof.stack.toxiproxy.dropping import PACKETS_DROPPED, drop_packets
 
 #: ``publish_via_partition_root`` and pgoutput without empty transactions.
 _LEAST_VERSION = 15
+#: Since this version a publication can have stored generated columns, and must have them where whole rows are logged.
+_PUBLISHES_GENERATED = 180000
+_HAS_VIRTUAL = """
+    SELECT EXISTS (SELECT FROM pg_attribute
+                   WHERE attrelid = to_regclass(%s) AND attgenerated = 'v' AND NOT attisdropped)"""
 #: A slot starts once every transaction that is open on the server has ended.
 _SLOT_S = 20
 #: Nobody else uses the run's schema; only a session that the job left behind may hold a lock in it.
@@ -239,16 +244,22 @@ class ExternalPostgres:
                         f"output table {table!r} does not exist before the job starts, so its commits cannot be recorded",
                         hint="create it in pipeline.prepare.sql: a user without all rights can only record existing tables",
                     )
-                # Otherwise a table without a primary key refuses UPDATE and DELETE once it is in a publication.
-                connection.execute(
-                    sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(*table.split(".")))
-                )
+                # Otherwise a table without a primary key refuses UPDATE and DELETE once it is in a publication. Postgres
+                # refuses each UPDATE with it if a column is virtual, because such a column is never published.
+                if connection.execute(_HAS_VIRTUAL, [table]).fetchone() != (True,):
+                    connection.execute(
+                        sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(*table.split(".")))
+                    )
             name = sql.Identifier(self.capture_name)
             listed = sql.SQL(", ").join(sql.Identifier(*table.split(".")) for table in sorted(tables))
             of = sql.SQL(" FOR TABLE {}").format(listed) if tables else sql.SQL("")
             self._journal.will_create(Created("publication", self.capture_name))
+            stored = connection.info.server_version >= _PUBLISHES_GENERATED
+            generated = sql.SQL(", publish_generated_columns = stored" if stored else "")
             connection.execute(
-                sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)").format(name, of)
+                sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true{})").format(
+                    name, of, generated
+                )
             )
             self._journal.will_create(Created("slot", self.capture_name))
             connection.execute(f"SET statement_timeout = '{_SLOT_S}s'".encode())

@@ -106,7 +106,7 @@ class Compartments:
         """
         done = self._open.pop(name)
         outputs = {
-            output: collect_snapshot_of(self._reader, output, table, name, done.found)
+            output: collect_snapshot_of(self._reader, output, table, name, self._postgres.capture_name, done.found)
             for output, table in self._tables.items()
         }
         return done.found, outputs

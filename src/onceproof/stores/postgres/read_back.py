@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import psycopg
@@ -51,6 +51,8 @@ class TableOutput:
     """Column -> Postgres type; None if there is no such table."""
     note: str | None = None
     rows: int = 0
+    generated: list[str] = field(default_factory=list)
+    """Its generated columns. Those that are not in ``columns`` were not read."""
 
 
 def collect_postgres(
@@ -67,7 +69,8 @@ def collect_postgres(
         places = {output: _resolve(connection, table) for output, table in tables.items()}
         commits = _messages(connection, postgres.capture_name)
         _collect_commits(commits, _outputs_by_table(places), writer, numbers or itertools.count())
-        return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
+        decoded = _decoded_kinds(connection, postgres.capture_name)
+        return {o: _collect_snapshot(connection, o, tables[o], place, writer, decoded) for o, place in places.items()}
 
 
 def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryWriter) -> dict[str, TableOutput]:
@@ -83,7 +86,7 @@ def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryW
             for output, place in places.items():
                 if place is None:
                     raise HistoryError(f"output {output!r} cannot be read: there is no table {tables[output]!r}")
-            return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
+            return {o: _collect_snapshot(connection, o, tables[o], p, writer, _ANY_KIND) for o, p in places.items()}
 
 
 @contextmanager
@@ -179,20 +182,23 @@ def _changes(message: Change | Truncate) -> Iterator[tuple[Place, str, Row | Non
 
 
 def collect_snapshot_of(
-    connection: psycopg.Connection[Any], output: str, table: str, schema: str, rows: Rows
+    connection: psycopg.Connection[Any], output: str, table: str, schema: str, capture: str, rows: Rows
 ) -> TableOutput:
-    """Write one output's table in ``schema`` to ``snapshot``. Raises `psycopg.Error`."""
+    """Write one output's table in ``schema`` to ``snapshot``, with the columns that ``capture`` decodes. Raises `psycopg.Error`."""
     with connection.transaction():
         place = _resolve(connection, sql.Identifier(schema, table).as_string(connection))
-        return _collect_snapshot(connection, output, table, place, rows)
+        return _collect_snapshot(connection, output, table, place, rows, _decoded_kinds(connection, capture))
 
 
 def _collect_snapshot(
-    connection: psycopg.Connection[Any], output: str, table: str, place: Place | None, writer: Rows
+    connection: psycopg.Connection[Any], output: str, table: str, place: Place | None, writer: Rows, kinds: str
 ) -> TableOutput:
+    """``kinds``: which columns are read, as values of ``pg_attribute.attgenerated``; others only if they are not generated."""
     if place is None:
         return TableOutput(None, f"there is no table {table!r}: the job never created it")
-    columns = _columns(connection, place)
+    every = _columns(connection, place)
+    columns = {name: sql_type for name, (sql_type, kind) in every.items() if kind in kinds}
+    generated = [name for name, (_, kind) in every.items() if kind]
     # format() calls the type's output function, as pgoutput does. A cast to text does not: it gives 'true', and char(n)
     # without blanks.
     text = sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END")
@@ -206,16 +212,30 @@ def _collect_snapshot(
             content = row_text(dict(zip(columns, values, strict=True)))
             writer.append("snapshot", [{"output": output, "content": content}])
             rows += 1
-    return TableOutput(columns, None, rows)
+    return TableOutput(columns, None, rows, generated)
 
 
-def _columns(connection: psycopg.Connection[Any], place: Place) -> dict[str, str]:
-    """Column -> type, in order. Generated columns are left out, because they are not decoded."""
-    query = """SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+#: The kinds of generated columns: stored, and since Postgres 18 virtual.
+_ANY_KIND = "sv"
+
+
+def _decoded_kinds(connection: psycopg.Connection[Any], capture: str) -> str:
+    """Which kinds of generated columns the commits of this publication have: stored ones since Postgres 18, or none.
+
+    A snapshot must have the same columns as the commits, or the two never agree.
+    """
+    query = "SELECT to_jsonb(p)->>'pubgencols' FROM pg_publication p WHERE pubname = %s"  # no such column before 18
+    row = connection.execute(query, [capture]).fetchone()
+    return "s" if row == ("s",) else ""
+
+
+def _columns(connection: psycopg.Connection[Any], place: Place) -> dict[str, tuple[str, str]]:
+    """Column -> its type, and the kind of generated column that it is: ``s`` (stored), ``v`` (virtual), or empty. In order."""
+    query = """SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attgenerated::text FROM pg_attribute a
                JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-               WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+               WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
                ORDER BY a.attnum"""
-    return {row[0]: row[1] for row in connection.execute(query, place)}
+    return {name: (sql_type, kind) for name, sql_type, kind in connection.execute(query, place)}
 
 
 def row_text(row: Row | None) -> str | None:
