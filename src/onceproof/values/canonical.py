@@ -86,7 +86,7 @@ def _steps(sql_type: str, *, arrays: bool = True) -> list[Callable[[str], str]]:
     if kind == "INTERVAL":
         return [_iso_interval, _interval]
     if kind == "DATE" or kind.startswith("TIMESTAMP"):
-        return [lambda text: f"coalesce(TRY_CAST({text} AS TIMESTAMPTZ)::VARCHAR, {text})"]
+        return [_before_christ, lambda text: f"coalesce(TRY_CAST({text} AS TIMESTAMPTZ)::VARCHAR, {text})"]
     if kind == "BOOLEAN":
         return [lambda text: f"CASE {text} WHEN 't' THEN 'true' WHEN 'f' THEN 'false' ELSE {text} END"]
     if kind == "BLOB":
@@ -147,6 +147,12 @@ def _as_number(text: str, kind: str) -> str:
     # DuckDB would accept 1_000 as a number, and spaces around a number.
     number = f"coalesce((TRY_CAST({text} AS {kind}) + 0.0)::VARCHAR, {text})"
     return f"CASE WHEN contains({text}, '_') OR contains({text}, ' ') THEN {text} ELSE {number} END"
+
+
+def _before_christ(text: str) -> str:
+    """SQL for a date as DuckDB writes it: Postgres' ``0044-03-15 12:00:00 BC`` is ``0044-03-15 (BC) 12:00:00``."""
+    moved = f"regexp_replace({text}, '^([0-9]+-[0-9]+-[0-9]+)(.*) BC$', '\\1 (BC)\\2')"
+    return f"CASE WHEN ends_with({text}, ' BC') THEN {moved} ELSE {text} END"
 
 
 def _time(text: str) -> str:

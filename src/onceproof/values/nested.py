@@ -4,8 +4,9 @@ Objects are equal whatever the order of their members (RFC 8259, section 4); of 
 If the expected type is a STRUCT, a member that is null equals one that is missing: a STRUCT has all members of its type.
 Numbers are equal if their values are (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; or, if the expected type has
 a DOUBLE or a FLOAT there, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as a string.
-Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; if the expected type is a
-list, both are read.
+A UUID is compared in any case. Postgres writes an array as ``{1,NULL,"a b"}``, perhaps with its bounds before it, and a
+composite as ``(1,,"a b")`` (its documentation, sections 8.15.6 and 8.16.6) and not as JSON; if the expected type is a list or a
+STRUCT, both are read.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from onceproof.values.documents import Number, parse
 
 #: The SQL function: (text, DuckDB type) -> canonical text.
 FUNCTION = "canonical_nested"
-#: The same for JSON only, without arrays as Postgres writes them: ``{}`` is an object, and not an empty list.
+#: The same for JSON only, without arrays and composites as Postgres writes them: ``{}`` is an object, and not an empty list.
 JSON_FUNCTION = "canonical_json"
 
 
@@ -38,18 +39,20 @@ def register(db: duckdb.DuckDBPyConnection) -> None:
 
 def canonical_nested(text: str, sql_type: str) -> str:
     """``text`` as minified JSON with sorted members and shortest numbers; unchanged if it is not such a value."""
-    return _canonical(text, sql_type, array=sql_type.endswith("]") and text.startswith("{"))
+    is_array = sql_type.endswith("]") and (text.startswith("{") or _BOUNDS.match(text) is not None)
+    return _canonical(text, sql_type, postgres=is_array or (sql_type.startswith("STRUCT(") and text.startswith("(")))
 
 
 def canonical_json(text: str, sql_type: str) -> str:
     """As `canonical_nested`, for JSON: arrays as Postgres writes them are not read."""
-    return _canonical(text, sql_type, array=False)
+    return _canonical(text, sql_type, postgres=False)
 
 
-def _canonical(text: str, sql_type: str, *, array: bool) -> str:
+def _canonical(text: str, sql_type: str, *, postgres: bool) -> str:
     try:
-        value = _array(text, sql_type) if array else parse(text)
-        result = _written(value, _tree(sql_type))
+        type_ = _tree(sql_type)
+        value = _of_postgres(text, type_) if postgres else parse(text)
+        result = _written(value, type_)
         result.encode()  # half of a surrogate pair is valid JSON, but not valid text
         return result
     except (ValueError, ArithmeticError, RecursionError):
@@ -63,6 +66,13 @@ _FARTHEST = 64
 EXACT_NUMBERS = {"DECIMAL", "HUGEINT", "UHUGEINT", "BIGNUM"}
 
 _PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"\\\s](?:[^{},"\\]|\\.)*', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+#: ``[0:1]=`` before an array whose first index is not 1.
+_BOUNDS = re.compile(r"(?:\[[+-]?\d+:[+-]?\d+\])+=")
+_COMPOSITE_PART = re.compile(r'"((?:[^"\\]|\\.|"")*)"|(?:[^",()\\]|\\.)+', re.DOTALL)
+_COMPOSITE_FIELD = re.compile(rf"(?:{_COMPOSITE_PART.pattern})*", re.DOTALL)
+#: A date, with a time or without, as Postgres writes it; DuckDB puts the era after the date, in parentheses.
+_BEFORE_CHRIST = re.compile(r"^([0-9]+-[0-9]+-[0-9]+)(.*) BC$")
 _NUMERIC = ("INT", "DECIMAL", "DOUBLE", "FLOAT", "BIGNUM")
 
 
@@ -73,6 +83,8 @@ class _Type:
     name: str
     members: Mapping[str, _Type] = field(default_factory=dict)
     element: _Type | None = None
+    keys: _Type | None = None
+    """Of a MAP."""
 
     def inner(self, name: str | None) -> _Type:
         return self.members.get(name or "", self.element or _ANY)
@@ -92,7 +104,7 @@ def _tree(sql_type: str) -> _Type:
     if name == "STRUCT" and arguments:
         return _Type(name, members=dict(map(_member, arguments)))
     if name == "MAP" and len(arguments) == 2:  # its keys are names in JSON
-        return _Type(name, element=_tree(arguments[1]))
+        return _Type(name, element=_tree(arguments[1]), keys=_tree(arguments[0]))
     return _Type(name)
 
 
@@ -123,6 +135,8 @@ def _member(argument: str) -> tuple[str, _Type]:
 
 def _written(value: Any, type_: _Type) -> str:
     if isinstance(value, dict):
+        if type_.keys is not None and type_.keys.name == "UUID":
+            value = {name.lower(): inner for name, inner in value.items()}
         pieces = (
             f"{json.dumps(name, ensure_ascii=False)}:{_written(value[name], type_.inner(name))}"
             for name in sorted(value)
@@ -135,6 +149,8 @@ def _written(value: Any, type_: _Type) -> str:
         value = Number(value)
     if isinstance(value, Number):
         return _digits(value, type_.name)
+    if type_.name == "UUID" and isinstance(value, str):
+        value = value.lower()
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -165,13 +181,32 @@ def _digits(number: str, kind: str) -> str:
     return f"{minus}{padded[:exponent]}.{padded[exponent:]}"
 
 
-def _array(text: str, sql_type: str) -> list[Any]:
-    """A Postgres array as lists. Raises ValueError for a text that is not an array."""
-    element = re.sub(r"(\[\d*\])+$", "", sql_type)
-    pieces = _pieces(text)
+def _of_postgres(text: str, type_: _Type) -> Any:
+    """A value as Postgres' output function of that type writes it. Raises ValueError for a text that is not such a value."""
+    if type_.name == "LIST":
+        return _array(text, type_)
+    if type_.members:
+        return _composite(text, type_)
+    if type_.name == "JSON":
+        try:
+            return parse(text)
+        except ValueError:
+            return text
+    if type_.name == "BOOLEAN" and text in ("t", "f"):
+        return text == "t"
+    if any(kind in type_.name for kind in _NUMERIC) and _is_number(text):
+        return Number(text)
+    if type_.name == "DATE" or type_.name.startswith("TIMESTAMP"):
+        return _BEFORE_CHRIST.sub(r"\1 (BC)\2", text)
+    return text
+
+
+def _array(text: str, type_: _Type) -> list[Any]:
+    """A Postgres array as lists. Its bounds are not part of its content."""
+    pieces = _pieces(_BOUNDS.sub("", text))
     if next(pieces) != "{":
         raise ValueError("an array begins with {")
-    value = _list(pieces, element)
+    value = _list(pieces, type_)
     if next(pieces, None) is not None:
         raise ValueError("something follows the array")
     return value
@@ -188,9 +223,10 @@ def _pieces(text: str) -> Iterator[str]:
         raise ValueError("not an array")
 
 
-def _list(pieces: Iterator[str], element: str) -> list[Any]:
+def _list(pieces: Iterator[str], type_: _Type) -> list[Any]:
     """The values between an opening brace, which was already read, and its closing brace."""
     values: list[Any] = []
+    element = type_.element or _ANY
     expected = "value or }"
     for piece in pieces:
         if piece == "}" and expected != "value":
@@ -205,17 +241,43 @@ def _list(pieces: Iterator[str], element: str) -> list[Any]:
     raise ValueError("the array does not end")
 
 
-def _element(piece: str, element: str) -> Any:
+def _element(piece: str, element: _Type) -> Any:
     if piece == "}":
         raise ValueError("a value is missing")
     if piece.upper() == "NULL":
         return None
-    bare = re.sub(r"\\(.)", r"\1", piece[1:-1] if piece.startswith('"') else piece, flags=re.DOTALL)
-    if element == "BOOLEAN" and bare in ("t", "f"):
-        return bare == "t"
-    if any(kind in element for kind in _NUMERIC) and _is_number(bare):
-        return Number(bare)
-    return bare
+    if not piece.startswith('"'):
+        return _of_postgres(_ESCAPED.sub(r"\1", piece), element)
+    return _of_postgres(_ESCAPED.sub(r"\1", piece[1:-1]), element)
+
+
+def _composite(text: str, type_: _Type) -> dict[str, Any]:
+    """A Postgres composite, ``(1,"a b",)``, by the order of its members: it has no names, and nothing is a null."""
+    if not (text.startswith("(") and text.endswith(")")):
+        raise ValueError("a composite begins and ends with a parenthesis")
+    found, at = [], 0
+    inner = text[1:-1]
+    while at <= len(inner):
+        match = _COMPOSITE_FIELD.match(inner, at)
+        assert match is not None, "it matches an empty field"
+        if match.end() < len(inner) and inner[match.end()] != ",":
+            raise ValueError("not a composite")
+        found.append(match.group() or None)
+        at = match.end() + 1
+    if len(found) != len(type_.members):
+        raise ValueError(f"{len(found)} fields for {len(type_.members)} members")
+    return {
+        name: None if part is None else _of_postgres(_unquoted(part), member)
+        for (name, member), part in zip(type_.members.items(), found, strict=True)
+    }
+
+
+def _unquoted(field_: str) -> str:
+    parts = _COMPOSITE_PART.finditer(field_)
+    return "".join(
+        _ESCAPED.sub(r"\1", part[1].replace('""', '"')) if part[1] is not None else _ESCAPED.sub(r"\1", part[0])
+        for part in parts
+    )
 
 
 def _is_number(text: str) -> bool:
