@@ -101,3 +101,36 @@ def test_all_checkers_report_the_same_cause_if_a_table_cannot_be_made(
     assert len(calls) == 1
     assert {"lost-write", "duplicate", "wrong-value"} <= not_evaluated_why.keys()
     assert all("no such number" in why for why in not_evaluated_why.values()), json.dumps(not_evaluated_why, indent=1)
+
+
+@pytest.mark.parametrize("odd", ['{"id":0,}', '{"id":0,"v":[1,]}', '{"id":0, "v": {"a":1 , } }'])
+def test_a_comma_after_the_last_member_is_no_json(stored_run: Any, odd: str) -> None:
+    """DuckDB reads such a text; Jackson, and so Spark, does not."""
+    run = same(stored_run, "topic", "id, v")
+    for number in range(3):
+        run.send("k", f'{{"id":{number},"v":[",]"]}}'.encode())
+        run.record("out", f'{{"id":{number},"v":[",]"]}}')
+    assert verdict(run).outcome == "held", "a comma in a text is not one after the last member"
+    run.tables["output"][0]["content"] = odd
+    found = verdict(run)
+    assert found.outcome == "inconclusive"
+    assert any("1 record has no JSON object as value" in why for why in found.reasons), found.reasons
+
+
+def test_an_input_with_a_comma_after_its_last_member_has_no_fields(stored_run: Any) -> None:
+    run = same(stored_run, "topic", "id")
+    run.scenario["oracle"]["queries"]["out"] += " WHERE id IS NOT NULL"
+    for text in (b'{"id":1,"v":[1]}', b'{"id":2,}'):
+        run.send("k", text)
+    run.record("out", '{"id":1}')
+    assert verdict(run).outcome == "held"
+
+
+def test_a_name_with_an_escaped_slash_is_the_same_name(stored_run: Any) -> None:
+    run = same(stored_run, "topic", 'id, "a/b"')
+    for number in range(2):
+        run.send("k", f'{{"id":{number},"a/b":5}}'.encode())
+        run.record("out", f'{{"id":{number},"a\\/b":5}}')
+    assert verdict(run).outcome == "held"
+    run.tables["output"][-1]["content"] = '{"id":1,"a\\/b":"5"}'
+    assert verdict(run).anomalies() == {"wrong-value": 1}

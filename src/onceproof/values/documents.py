@@ -28,6 +28,9 @@ from duckdb.func import SPECIAL
 #: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL if the text is not a JSON object.
 FUNCTION = "exact_fields"
 
+#: The SQL function: text -> whether it is JSON.
+IS_JSON = "is_json_text"
+
 #: Kinds for `FUNCTION`: a member becomes its own value (``value``), the JSON text of that value, or the text that is compared.
 VALUE, JSON, WHOLE, FRACTION, DECIMAL, BOOLEAN, TEXT, OTHER = (
     "value",
@@ -58,6 +61,7 @@ class Number(str):
 
 
 def register(db: duckdb.DuckDBPyConnection) -> None:
+    db.create_function(IS_JSON, is_json, ["VARCHAR"], "BOOLEAN", null_handling=SPECIAL)
     db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling=SPECIAL)
 
 
@@ -114,6 +118,20 @@ def with_absent(names: Iterable[str], wanted: Iterable[str]) -> set[str]:
     absent = {name for name in absent if found[name] in wanted}
     found = columns(names | absent)
     return names | absent if {found[name] for name in absent} <= wanted else names
+
+
+def is_json(text: str | None) -> bool:
+    """Whether a text is JSON (RFC 8259), with NaN and the infinities as DuckDB and Spark read them."""
+    try:
+        parse(text or "")
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def loose(text: str) -> str:
+    """SQL for whether a text is no JSON although DuckDB reads it: a comma follows the last member or element."""
+    return f"(regexp_matches({text}, ',\\s*[]}}]') AND NOT {IS_JSON}({text}))"
 
 
 def exact_fields(text: str | None, fields: str) -> str | None:

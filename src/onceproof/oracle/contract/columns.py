@@ -86,7 +86,12 @@ def of_topic(records: Connection, spec: InputSpec, name: str, oracle: OracleSpec
     if code is not None:
         source, text = f"read_parquet({literal(str(code))})", "document"
     committed = f"FROM {source} WHERE {COMMITTED} AND topic = {literal(spec.topic)}"
-    read = _columns(records, text, committed, _Asked(_decimals(oracle), decoders.types_of(records.run.decoded, spec)))
+    shape = common_shape(records, text, committed)
+    if code is None and shape is None and records.number(f"SELECT count(*) {committed} AND {documents.loose(text)}"):
+        text = f"(CASE WHEN {documents.loose(text)} THEN NULL ELSE {text} END)"  # no JSON for the job either
+    read = _columns(
+        records, text, committed, shape, _Asked(_decimals(oracle), decoders.types_of(records.run.decoded, spec))
+    )
     fields = read.expression(text) if read.columns else None
     return Topic(name, spec.topic, source, (meta, *read.columns), fields, read.renamed)
 
@@ -126,8 +131,7 @@ class _Read:
         return f"TRY(json_transform({text}, {literal(json.dumps(self.structure))}))"
 
 
-def _columns(records: Connection, text: str, source: str, asked: _Asked) -> _Read:
-    shape = common_shape(records, text, source)
+def _columns(records: Connection, text: str, source: str, shape: Shape | None, asked: _Asked) -> _Read:
     found, repeated = _fields(records, text, source) if shape is None else (_types_of(shape), False)
     found = {name: kind for name, kind in found.items() if name.lower() not in _META}
     numbers = _numbers(records, text, source, found, asked, short=shape is not None)
