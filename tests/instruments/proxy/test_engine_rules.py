@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 import threading
 from struct import pack
 
@@ -121,6 +123,24 @@ def test_a_parked_frame_whose_client_disconnects_is_reported_and_never_delivered
     assert postgres.kinds() == ["frame.stopped", "frame.abandoned"] and hit.delivered_at is None
     assert postgres.events[1][1]["rule"] == "mine"
     echo.wait_for(wire.startup())
+
+
+def test_the_death_of_a_parked_client_is_noticed_though_much_of_its_data_is_unread(postgres: Proxied) -> None:
+    """The proxy stops reading at 4 MiB, and the end of a connection comes only after all of its data."""
+    postgres.board.arm(rule := Rule(Condition("commit"), "park"))
+    program = "import socket, sys\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\ns.sendall(sys.stdin.buffer.read())"
+    sent = wire.startup() + query("COMMIT") + query("x" * 40_000_000)
+    with subprocess.Popen([sys.executable, "-c", program, str(postgres.proxy.port)], stdin=subprocess.PIPE) as client:
+        assert client.stdin is not None
+        client.stdin.write(sent)
+        client.stdin.close()
+        hit = rule.wait_for_hit(20)
+        (link,) = postgres.proxy.links
+        wait_until("the proxy to stop reading", lambda: link._parked is not None and link._parked.paused, deadline_s=20)
+        assert hit.undeliverable is None
+        client.kill()
+    wait_until("the death to be noticed", lambda: hit.undeliverable, deadline_s=10)
+    assert hit.undeliverable is not None and "the client closed the connection" in hit.undeliverable
 
 
 @pytest.mark.parametrize("action", ["park", "drop-request", "drop-answer"])

@@ -10,13 +10,13 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from onceproof.instruments.proxy.accept import has_died
 from onceproof.instruments.proxy.doorway import Doorway, Refusal, enter
 from onceproof.instruments.proxy.frames import Answer, Conversation, Encrypted, Frame, Piece, Refused, Reply
 from onceproof.instruments.proxy.loop import ProxyLoop, Target
-from onceproof.instruments.proxy.rules import Board, Hit, Rule, now
+from onceproof.instruments.proxy.rules import Board, Hit, Parked, Rule, now
 from onceproof.instruments.proxy.side import How, Side
 from onceproof.instruments.proxy.tls import HANDSHAKE_S, UpstreamTls, problem_with_service, refuses_client
 
@@ -26,20 +26,11 @@ _PARKED_MOST = 4 * 1024 * 1024
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
-@dataclass
-class _Parked:
-    """A parked frame, and what its client has sent after it: already parsed (``following``), and not yet (``unread``)."""
-
-    rule: Rule
-    hit: Hit
-    following: Sequence[Piece]
-    unread: bytearray = field(default_factory=bytearray)
-
-
 class Listener(Protocol):
     """The proxy that accepted the connection. `onceproof.instruments.proxy.engine` implements it."""
 
     name: str
+    port: int
     target: Target
     board: Board
     loop: ProxyLoop
@@ -81,7 +72,7 @@ class Link:
         self._early = bytearray()
         """What the client sent before the connection to the service was made; reading is paused, but data may have come."""
         self._early_end = False
-        self._parked: _Parked | None = None
+        self._parked: Parked | None = None
         self._unparsed = 0
         """Bytes from the service that the parser still holds: the beginning of a message, or of an answer."""
         self._sent_ahead = 0
@@ -213,8 +204,12 @@ class Link:
             return
         if self._parked is not None:
             self._parked.unread += data
-            if len(self._parked.unread) > _PARKED_MOST:
+            if len(self._parked.unread) > _PARKED_MOST and not self._parked.paused:
+                self._parked.paused = True
                 self.client.pause()
+                task = asyncio.get_running_loop().create_task(self._watch_paused(self._parked))
+                self.proxy.tasks.add(task)
+                task.add_done_callback(self.proxy.tasks.discard)
             return
         try:
             pieces = self._conversation.from_client(data)
@@ -224,6 +219,10 @@ class Link:
         self._check_readable()
         self._note_request()
         self._forward(pieces)
+
+    async def _watch_paused(self, parked: Parked) -> None:
+        if await has_died(self.peer, self.proxy.port, lambda: self._parked is parked):
+            self._client_lost()
 
     def _note_request(self) -> None:
         if self.proxy.requesting is not None and self._conversation.in_use:
@@ -328,7 +327,7 @@ class Link:
         hit = Hit(frame, self.proxy.name, self.peer, now())
         self._emit("frame.stopped", rule, hit, action=rule.action)
         if rule.action == "park" or rule.hold:
-            self._parked = _Parked(rule, hit, following)
+            self._parked = Parked(rule, hit, following)
             rule.when_released(lambda: self.proxy.loop.soon(self._release, hit))
         else:
             self._act(rule, hit, following)

@@ -9,14 +9,14 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.proxy.frames import Answer, Frame, Reply
+from onceproof.instruments.proxy.frames import Answer, Frame, Piece, Reply
 from onceproof.instruments.proxy.kafka_schema import api_names
 
 Action = Literal["drop-request", "drop-answer", "late", "park"]
@@ -274,6 +274,18 @@ class Rule:
             kinds = ", ".join(f"{kind} ({count})" for kind, count in seen.most_common(12))
             return f"no {self.condition.kind} was seen, only {kinds}"
         return "nothing was seen on these connections"
+
+
+@dataclass
+class Parked:
+    """A parked frame, and what its client has sent after it: already parsed (``following``), and not yet (``unread``)."""
+
+    rule: Rule
+    hit: Hit
+    following: Sequence[Piece]
+    unread: bytearray = field(default_factory=bytearray)
+    paused: bool = False
+    """Nothing more is read from the client."""
 
 
 class Board:
