@@ -203,6 +203,13 @@ def test_a_mechanism_that_a_proxy_breaks_is_refused(mechanism: str, why: str) ->
         conversation.from_client(ask(SASL_HANDSHAKE, 1, body=text(mechanism, False)))
 
 
+@pytest.mark.parametrize("in_front", [address, None])
+def test_a_handshake_with_bare_tokens_is_refused(in_front: Any) -> None:
+    conversation = KafkaConversation(Everything("EndTxn"), {}, "proxy", in_front)
+    with pytest.raises(Refused, match=r"SaslHandshake version 0 .* use a client of Kafka 1.0"):
+        conversation.from_client(ask(SASL_HANDSHAKE, 0, body=text("PLAIN", False)))
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
 def test_other_mechanisms_pass_untouched(mechanism: str) -> None:
     conversation = KafkaConversation(Everything("EndTxn"), {}, "proxy", address)

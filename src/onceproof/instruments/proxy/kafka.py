@@ -56,6 +56,12 @@ _MOST_EXPECTED = 100_000
 _TLS = b"\x16\x03"
 
 
+_BARE_TOKENS = (
+    "SaslHandshake version 0 sends its tokens without Kafka's header, so that they look like other requests: use a client of "
+    "Kafka 1.0 or newer, and let it ask for versions (librdkafka: api.version.request=true)"
+)
+
+
 class KafkaConversation(SplitConversation):
     """Implements `onceproof.instruments.proxy.frames.Conversation`.
 
@@ -92,6 +98,8 @@ class KafkaConversation(SplitConversation):
             return None
         self._fresh = False
         length, api, version, correlation = _REQUEST.unpack_from(data, at)
+        if (api, version) == (SASL_HANDSHAKE, 0):
+            raise Refused(_BARE_TOKENS)
         if not _REQUEST.size - 4 <= length <= _LONGEST:
             return 0, False
         return 4 + length, self._wants_request(length, api, version, correlation)
