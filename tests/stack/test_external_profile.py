@@ -191,3 +191,14 @@ def test_an_object_is_in_the_journal_until_it_is_forgotten() -> None:
         kept.forget(each)
     kept.remove()
     assert not kept.path.exists()
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "abc", "\u0665"])
+def test_a_port_that_does_not_exist_is_refused(port: str) -> None:
+    from onceproof.stack.external.profile import PostgresProfile, split_address
+
+    with pytest.raises(ValueError, match="port"):
+        PostgresProfile(uri=f"host=db user=u dbname=d port={port}")
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        split_address(f"db:{port}")
+    assert PostgresProfile(uri="postgresql://u@db:5433/d").parts()["port"] == "5433"

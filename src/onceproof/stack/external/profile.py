@@ -44,7 +44,7 @@ def _addresses(text: str) -> str:
 def split_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[ipv6]:port`` as a pair. Raises `ValueError`."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         shown = "a URL" if "://" in address else repr(address)  # a URL may contain a password
         raise ValueError(f"{shown} is not HOST:PORT")
     return host.strip("[]"), int(port)
@@ -149,6 +149,9 @@ class PostgresProfile(Model):
             raise ValueError(f"uri has no {' and no '.join(lacking)}: write postgresql://USER@HOST:PORT/DATABASE")
         if "," in parts["host"]:
             raise ValueError("uri names several hosts: name the primary alone")
+        port = parts.get("port", "5432")
+        if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError(f"uri has the port {port!r}: write a whole number from 1 to 65535")
         if extra := parts.keys() - {"host", "port", "user", "dbname", "password"}:
             raise ValueError(f"uri has the option {sorted(extra)[0]!r}: remove it; tls is a key of its own here")
         return self
