@@ -10,6 +10,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.line_server import LineServer
+from onceproof.base.paths import temporary
 from onceproof.base.registry import Registry, suggest
 from onceproof.base.timeline import Event, Timeline
 from onceproof.base.waiting import wait_until
@@ -121,3 +122,25 @@ def test_the_error_for_a_run_directory_that_cannot_be_created_has_its_path_and_a
 def test_a_socket_with_too_long_a_path_is_an_environment_problem(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match=r"cannot be made: .*\n.*TMPDIR"):
         LineServer(tmp_path / ("x" * 120), "made-for-a-test", lambda _handler: None)
+
+
+@pytest.mark.parametrize("kind", ["missing", "a file"])
+def test_a_temporary_folder_that_cannot_be_used_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / kind))
+    with pytest.raises(EnvironmentProblem, match=f"TMPDIR is '{tmp_path / kind}', which is not a folder"):
+        temporary()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert temporary().is_dir()
+
+
+def test_no_temporary_folder_at_all_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_usable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr("tempfile.gettempdir", none_usable)
+    with pytest.raises(EnvironmentProblem, match="no folder for temporary files"):
+        temporary()

@@ -14,7 +14,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from typing import Self
 import psutil
 
 from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
+from onceproof.base.paths import temporary
 from onceproof.base.signals import uninterrupted
 from onceproof.base.waiting import wait_until
 from onceproof.stack.processes import procfs, shared_memory
@@ -273,7 +273,7 @@ class Owner:
 
     def temporary_folder(self) -> Path:
         """A new private (0700) folder under the system's temporary folder, removed on close."""
-        folder = Path(tempfile.gettempdir()).absolute() / f"{SCRATCH_PREFIX}{secrets.token_hex(4)}"
+        folder = temporary() / f"{SCRATCH_PREFIX}{secrets.token_hex(4)}"
         with uninterrupted("creating a temporary folder"), self._lock:
             if self._closed:
                 raise RuntimeError(f"cannot create a folder: run {self.run_id} is closing")

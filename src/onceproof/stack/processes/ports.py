@@ -10,7 +10,6 @@ import os
 import random
 import re
 import socket
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -18,6 +17,7 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.base.paths import temporary
 from onceproof.stack.processes.owner import Owner
 
 #: Lower ports are used by the well-known services of a developer's machine.
@@ -110,7 +110,7 @@ def _candidates() -> range:
 
 
 def _lock_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"onceproof-ports-{os.getuid()}"
+    folder = temporary() / f"onceproof-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     # Other users can guess the name and write to the parent: refuse a link, or a folder of another user.
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
