@@ -266,6 +266,18 @@ def test_continuing_is_refused_while_another_command_works_in_the_directory(runs
     assert again.outcome is Outcome.HELD and again.progress.cells == result.progress.cells
 
 
+def test_a_directory_may_be_named_by_a_path_with_dots(
+    runs: MadeUpRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = qualify(PATH, budget="2h", runs_dir=tmp_path, fresh_stack=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = qualify(go_on=Path("..") / result.directory.path.name, fresh_stack=True)
+    assert again.directory.path == result.directory.path and again.outcome is Outcome.HELD
+    begun = qualify(PATH, budget="2h", runs_dir=Path("../runs"), fresh_stack=True)
+    assert begun.directory.path.parent == tmp_path / "runs"
+
+
 def test_the_kinds_of_a_qualification_are_stored_and_named_in_its_statement(runs: MadeUpRuns, tmp_path: Path) -> None:
     result = qualify(PATH, budget="2h", kinds=["stop"], runs_dir=tmp_path, fresh_stack=True)
     assert {cell.kind for cell in result.cells} == {"stop"} and result.outcome is Outcome.HELD

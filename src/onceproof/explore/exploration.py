@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import UsageError
+from onceproof.base.paths import absolute
 from onceproof.explore.schedules import Drawn, Place
 from onceproof.history import run_files
 from onceproof.history.run_directory import run_dir_problem
@@ -136,7 +137,7 @@ class Directory:
     """The folder of one exploration."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path = absolute(path)
         self.warm = self.path / "warm"
         self.runs = self.path / "runs"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.masking import masked_value
 from onceproof.base.timeline import EVENTS
 from onceproof.history.run_record import FILE, RunRecord
@@ -121,3 +122,28 @@ def run_dir_problem(refused: OSError, where: Path) -> EnvironmentProblem:
         f"cannot write the run directory {where}: {refused.strerror or refused}",
         hint="free some space, or name a writable folder with --runs DIR",
     )
+
+
+@contextmanager
+def locked(folder: Path, command: str) -> Iterator[None]:
+    """Keep other commands out of a folder of many runs, until the block or this process ends. ``command``: its name.
+
+    Raises `UsageError` if another one works there: each would replace what the other one has found.
+    """
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as refused:
+        raise run_dir_problem(refused, folder) from refused
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another onceproof {command} works in {folder}",
+                hint="wait until it has ended, or end it with Ctrl-C; what it has found is kept",
+            ) from None
+        except OSError:
+            pass  # some network file systems have no locks
+        yield
+    finally:
+        os.close(lock)

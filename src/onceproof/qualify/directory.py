@@ -12,10 +12,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
@@ -28,8 +26,9 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, with_config
 
 from onceproof.base.errors import UsageError
+from onceproof.base.paths import absolute
 from onceproof.history import run_files
-from onceproof.history.run_directory import run_dir_problem
+from onceproof.history.run_directory import locked, run_dir_problem
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import Cell, outcome
 from onceproof.qualify.strongest import Strongest
@@ -112,7 +111,7 @@ class Directory:
     def create(cls, runs_dir: Path, scenario: str) -> Directory:
         """Create a folder below ``runs_dir``. Raises `EnvironmentProblem` if it cannot be written."""
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        made = cls((runs_dir / f"qualify-{scenario}-{stamp}-{secrets.token_hex(2)}").absolute())
+        made = cls(absolute(runs_dir / f"qualify-{scenario}-{stamp}-{secrets.token_hex(2)}"))
         try:
             for folder in (made.path, made.runs, made.cells, made.steps):
                 folder.mkdir(parents=True)
@@ -144,7 +143,7 @@ class Directory:
             progress.result()  # an unknown result is refused here, where the message names the file
         except ValueError as damaged:
             raise UsageError(f"{file} is damaged: {type(damaged).__name__}: {damaged}", hint=hint) from None
-        return cls(path.absolute()), progress
+        return cls(absolute(path)), progress
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -152,15 +151,8 @@ class Directory:
 
         Raises `UsageError` if another one works in the directory: each would replace what the other one has found.
         """
-        try:
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError as refused:
-            raise run_dir_problem(refused, self.path) from refused
-        try:
-            _lock(lock, self.path)
+        with locked(self.path, "qualify"):
             yield
-        finally:
-            os.close(lock)
 
     def save(self, progress: QualificationProgress) -> None:
         """Replace the state in one step: a reader, or `--continue` after a crash, finds the old state or the new one."""
@@ -190,15 +182,3 @@ class Directory:
 
 def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _lock(file: int, folder: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UsageError(
-            f"another onceproof qualify works in {folder}",
-            hint="wait until it has ended, or end it with Ctrl-C; what it has found is kept",
-        ) from None
-    except OSError:
-        pass  # some network file systems have no locks
