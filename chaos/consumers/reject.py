@@ -38,6 +38,13 @@ class Reject(AtItsStep):
         if consumers.broker == "amqp":
             message = "a queue of an AMQP broker refuses nothing: reject needs a Kafka topic as output"
             found.append(SpecProblem(("fault",), message, "use broker: kafka-group or share-group"))
+        tables = {output.query: output.table for output in scenario.outputs.values()}
+        group = next((name for name, members in consumers.groups.items() if spec.target in members), None)
+        if table := tables.get(group) if consumers.groups else next(iter(tables.values()), None):
+            message = f"{spec.target} writes to table {table!r}, and this fault refuses records of a Kafka topic"
+            found.append(
+                SpecProblem(("fault",), message, "use poison, with a value that a constraint of the table forbids")
+            )
         if scenario.stack.kafka.brokers > 1:
             message = "with several brokers, the one asked may have the new setting before the leader of the output's partition"
             found.append(SpecProblem(("fault",), message, "stack: kafka: {brokers: 1}"))

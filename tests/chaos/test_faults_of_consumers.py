@@ -39,6 +39,7 @@ def proof_of(fault: Any, before: list[TraceEvent], after: list[TraceEvent]) -> P
         ("fan-out-slow-reader", "until: 5", "until: 5, after: 1", "unknown key 'after'"),
         ("fan-out-slow-reader", "message: 2", "message: 2, after: effect", r"stopped at its work.*\n.*use take"),
         ("fan-out-slow-reader", "until: 5", "until: 6", "there is no message 6: they are numbered from 1 to 5"),
+        ("poison-blocks", "fault: poison", "fault: reject", r"c1 writes to table '.*', and this fault refuses records of a Kafka topic"),
         ("poison-blocks", "message: 3", "message: 3, after: effect", r"shows only after its take"),
         ("poison-blocks", "names: [c1]", "names: [c1], acknowledge: with-effect", "a refused effect ends its transaction"),
         ("poison-skipped", "on_refusal: skip", "on_refusal: dead-letter", r"must be used together\n.*dead_letter: \{topic: NAME\}"),
