@@ -35,6 +35,8 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         committed = frozenset(spec.at.batch for spec in specs if spec.at.point is Point.AFTER_SINK_COMMIT)
         self._writes = WriteWatch(_SURVEYED, _SURVEYED) if survey else WriteWatch(struck, committed)
         self._lock = threading.Lock()
+        self._uncounted: set[int] = set()
+        """Faults that wait for an attempt, and whose position was seen where nothing counts attempts."""
         self._threads: list[threading.Thread] = []
 
     @property
@@ -56,6 +58,14 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
 
     def on_log(self, query: str, batch: int, point: Point) -> None:
         """Called by the checkpoint watcher, after the file was written."""
+        if self._context is not None and self._context.attempt(query, batch) is None:
+            self._uncounted |= {
+                armed.index
+                for armed in self.armed
+                if armed.spec.at.attempt is not None
+                and (armed.spec.at.batch, strikes_at(armed.spec)) == (batch, point)
+                and armed.spec.at.query in (None, query)
+            }
         self._reached(Occurrence(query, batch, point, "watcher"))
 
     def on_write(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
@@ -228,6 +238,11 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         if armed.fired_at is None:
             query = f" of query {at.query}" if at.query is not None else ""
             attempt = f" in attempt {at.attempt}" if at.attempt is not None else ""
+            if armed.index in self._uncounted:
+                attempt += (
+                    ": only the checkpoint watcher saw that point, which does not count attempts, because the job has a "
+                    "checkpoint file manager of its own; leave out `attempt`, or that file manager"
+                )
             return f"armed, but batch {at.batch}{query} was never seen at {at.point}{attempt}"
         return "fired, but the run ended before the hit was proven"
 
