@@ -130,7 +130,7 @@ def is_json(text: str | None) -> bool:
 
 
 def loose(text: str) -> str:
-    """SQL for whether a text is no JSON although DuckDB reads it: a comma follows the last member or element."""
+    """SQL for whether a text is not valid JSON although DuckDB reads it: a comma follows the last member or element."""
     return f"(regexp_matches({text}, ',\\s*[]}}]') AND NOT {IS_JSON}({text}))"
 
 

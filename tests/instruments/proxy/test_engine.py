@@ -124,7 +124,7 @@ def test_only_clients_that_need_an_answer_are_noted(postgres: Proxied, kafka: Pr
             assert receive(client, len(wire.startup())) == wire.startup()
             client.sendall(query("SELECT 1"))
             receive(client, len(query("SELECT 1")))
-        for link in list(postgres.proxy.links):  # an echo is no server: it ends neither the login nor a statement
+        for link in list(postgres.proxy.links):  # an echo ends neither the login nor a statement
             link._conversation._ends.clear()  # type: ignore[attr-defined]
         postgres.proxy.note_requests()
         assert postgres.proxy.requesting == set()

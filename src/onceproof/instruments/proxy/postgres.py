@@ -86,7 +86,7 @@ _CHECK = re.compile(
     |SHOW\s+[\w.\s]+|ROLLBACK|ABORT|DISCARD\s+\w+|RESET\s+ALL|UNLISTEN\s+\*|CLOSE\s+ALL|DEALLOCATE\s+[\w\s"]+)?\s*""",
     re.IGNORECASE | re.VERBOSE,
 )
-#: Stands for a request whose statement is unknown; it is no check.
+#: Stands for a request whose statement is unknown; never a check.
 _UNKNOWN = b"?"
 #: Messages that carry data, or call a function.
 _CARRY_DATA = frozenset((b"d", b"c", b"f", b"F"))
