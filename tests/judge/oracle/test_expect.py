@@ -115,9 +115,9 @@ def test_a_number_beyond_64_bits_is_judged(stored_run: Any) -> None:
 @pytest.mark.parametrize(
     ("query", "named"),
     [
-        ("SELECT n, n + 1 AS n, _topic, _partition, _offset, _key FROM \"in\"", "n, n"),
-        ("SELECT n, n + 1 AS N, _topic, _partition, _offset, _key FROM \"in\"", "n, N"),
-        ("SELECT * EXCLUDE (_headers, _timestamp_ms, _value), n + 1 AS n FROM \"in\"", "n, n"),
+        ('SELECT n, n + 1 AS n, _topic, _partition, _offset, _key FROM "in"', "n, n"),
+        ('SELECT n, n + 1 AS N, _topic, _partition, _offset, _key FROM "in"', "n, N"),
+        ('SELECT * EXCLUDE (_headers, _timestamp_ms, _value), n + 1 AS n FROM "in"', "n, n"),
     ],
 )
 def test_a_query_that_gives_a_column_twice_judges_nothing(stored_run: Any, query: str, named: str) -> None:

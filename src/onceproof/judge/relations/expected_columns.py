@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from onceproof.base.errors import NotEvaluated
-from onceproof.oracle.contract.expectation import RESERVED
+from onceproof.oracle.contract.expectation import RESERVED, of_one_name
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import Scenario
 from onceproof.values.canonical import literal, quote
@@ -40,8 +38,7 @@ def with_source(inputs: Inputs, output: str, query: str) -> tuple[str, dict[str,
 def _types(inputs: Inputs, output: str, query: str) -> dict[str, str]:
     """Column -> type. Raises `NotEvaluated` for a name that occurs twice: DuckDB would take one of the two and ignore the other."""
     columns = inputs.columns(query)
-    times = Counter(name.lower() for name, _ in columns)
-    if twice := [name for name, _ in columns if times[name.lower()] > 1]:
+    if twice := of_one_name(name for name, _ in columns):
         others = f"; to change one that `*` gives, write * REPLACE (... AS {quote(twice[0])})" if "*" in query else ""
         raise NotEvaluated(
             f"the oracle's query for output {output!r} gives several columns of one name, in upper or lower case: "
