@@ -38,6 +38,9 @@ class Reject(AtItsStep):
         if consumers.broker == "amqp":
             message = "a queue of an AMQP broker refuses nothing: reject needs a Kafka topic as output"
             found.append(SpecProblem(("fault",), message, "use broker: kafka-group or share-group"))
+        if any(output.table is not None for output in scenario.outputs.values()):
+            message = "only a topic can be made to refuse records, and an output of these consumers is a table"
+            found.append(SpecProblem(("fault",), message, "use an output that is a topic, or poison"))
         if scenario.stack.kafka.brokers > 1:
             message = "with several brokers, the one asked may have the new setting before the leader of the output's partition"
             found.append(SpecProblem(("fault",), message, "stack: kafka: {brokers: 1}"))

@@ -262,6 +262,14 @@ def test_a_crash_in_one_group_is_proved_by_takes_of_that_group_only() -> None:
 REJECT = Reject(RejectSpec.model_validate({"fault": "reject", "target": "c1", "at": {"message": 3}, "times": 2}))
 
 
+def test_a_reject_needs_a_topic_as_output() -> None:
+    """A table could not be made to refuse, and the run would end with an error of the harness."""
+    spec = RejectSpec.model_validate({"fault": "reject", "target": "c1", "at": {"message": 3, "after": "take"}})
+    problems = [problem.message for problem in Reject.problems(spec, load(find("poison-blocks")))]
+    assert problems == ["only a topic can be made to refuse records, and an output of these consumers is a table"]
+    assert Reject.problems(spec, load(find("retry-topic-reorders"))) == []
+
+
 def refused(message: int, tick: int) -> TraceEvent:
     return TraceEvent("refuse", tick, 0.0, "c1", message, "q")
 
