@@ -26,6 +26,14 @@ class RecordFormat:
         self._key = key
         self._value = value
 
+    def demand_names(self, names: Sequence[str]) -> None:
+        """Raise `SinkError` if two columns of a batch have one name: a row as a dict would hold only the second of them."""
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SinkError(
+                f"the batch has several columns {twice[0]!r}, and a JSON object has a name once",
+                hint="rename or drop one of them, as after a join",
+            )
+
     def __call__(self, row: dict[str, Any]) -> Record:
         """Raises `SinkError` for a missing column, `RecordRefused` for a value that JSON lacks."""
         try:

@@ -272,11 +272,20 @@ class PostgresUpsert(PostgresAppend):
             raise SinkError("an upsert needs a key", hint="name the columns of the table's unique index as key=[...]")
         if both := sorted(set(key) & set(merge or {})):
             raise SinkError(f"{both[0]!r} is in the key: it cannot be merged", hint="merge other columns")
+        if unknown := sorted(name for name, how in (merge or {}).items() if how not in _MERGED):
+            how = (merge or {})[unknown[0]]
+            raise SinkError(f"column {unknown[0]!r} cannot be merged by {how!r}", hint=f"use {', '.join(_MERGED)}")
         super().__init__(conninfo, table, **settings)
         self._key = tuple(key)
         self._merge = dict(merge or {})
 
     def _put(self, connection: psycopg.Connection[Any], rows: Any) -> None:
+        if missing := sorted(self._merge.keys() - set(rows.column_names)):
+            # Perhaps misspelt: the column that was meant would be replaced, and its total lost.
+            raise SinkError(
+                f"the batch has no column {missing[0]!r} to merge, but {', '.join(rows.column_names)}",
+                hint="name columns of the batch in merge",
+            )
         names = [sql.Identifier(name) for name in rows.column_names]
         others = [name for name in rows.column_names if name not in self._key]
         change = [sql.SQL("{} = {}").format(sql.Identifier(name), self._new_value(name)) for name in others]

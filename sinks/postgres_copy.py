@@ -41,12 +41,31 @@ def copy_rows(
             rows += batch.num_rows
             if plain:
                 text = io.BytesIO()
-                csv.write_csv(batch, text, options)
+                csv.write_csv(_with_exact_offsets(batch), text, options)
                 copy.write(text.getbuffer())
             else:
                 for row in tuples(batch):
                     copy.write_row(row)
     return rows
+
+
+def _with_exact_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``batch``, with times as text if their zone's offset has seconds: local mean time, as in Berlin before 1893 (+00:53:28).
+
+    Arrow writes such an offset without its seconds, which would be another moment.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, column in enumerate(batch.columns):
+        if not pa.types.is_timestamp(column.type) or column.type.tz in (None, "UTC"):
+            continue
+        offset = pc.subtract(pc.local_timestamp(column).cast(pa.int64()), column.cast(pa.int64()))
+        minute = 60 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
+        if pc.any(pc.not_equal(pc.multiply(pc.divide(offset, minute), minute), offset)).as_py():
+            texts = [None if moment is None else moment.isoformat(" ") for moment in column.to_pylist()]
+            batch = batch.set_column(place, batch.schema.names[place], pa.array(texts, pa.string()))
+    return batch
 
 
 def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

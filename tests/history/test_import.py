@@ -394,3 +394,13 @@ def test_half_of_a_surrogate_pair_is_reported_with_its_line(tmp_path: Path, half
     file.write_text(f'{{"value": "whole \\ud83d\\ude00"}}\n{{"value": {{"id": "{half}"}}}}\n')
     with pytest.raises(UsageError, match=re.escape(f"orders.jsonl:2: {half.lower()} is half of a surrogate pair")):
         list(foreign_files.records(file))
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [("offset", "1" + "0" * 19), ("offset", "9" * 5000), ("partition", str(2**31)), ("timestamp_ms", "9" * 19 + "0")],
+)
+def test_a_number_that_kafka_cannot_have_is_refused_with_its_place(tmp_path: Path, field: str, number: str) -> None:
+    path = lines(tmp_path / "in.jsonl", '{"value": "a"}', f'{{"value": "b", "{field}": {number}}}')
+    with pytest.raises(UsageError, match=rf"in.jsonl:2: {field} \d+(\.\.\.)? is too large"):
+        list(records(path))

@@ -216,3 +216,14 @@ def test_an_upsert_without_a_key_is_refused(keyed: KeyedTable, make_checkpoint: 
         keyed.upsert(make_checkpoint(5), key=())
     with pytest.raises(SinkError, match="'key' is in the key: it cannot be merged"):
         keyed.upsert(make_checkpoint(5, name="another"), merge={"key": "sum"})
+
+
+def test_a_merge_of_a_column_that_the_batch_lacks_is_refused(
+    keyed: KeyedTable, make_checkpoint: MakeCheckpoint
+) -> None:
+    """The column that was meant would be replaced, and its total lost."""
+    with pytest.raises(SinkError, match="the batch has no column 'totl' to merge, but key, total"):
+        keyed.upsert(make_checkpoint(5), merge={"totl": "sum"}).write(totals(a=1), 0)
+    assert keyed.rows() == []
+    with pytest.raises(SinkError, match="column 'total' cannot be merged by 'avg'"):
+        keyed.upsert(make_checkpoint(5, name="another"), merge={"total": "avg"})

@@ -41,6 +41,10 @@ VALUES: tuple[tuple[pa.DataType, str, list[Any]], ...] = (
     (pa.timestamp("us", "UTC"), "timestamptz", [MOMENT, None]),
     (pa.timestamp("us", "America/New_York"), "timestamp", [MOMENT, None]),
     (pa.timestamp("us", "America/New_York"), "timestamptz", [MOMENT, None]),
+    # In local mean time: the offset of the zone has seconds.
+    (pa.timestamp("us", "America/New_York"), "timestamp", [datetime(1880, 1, 1), MOMENT, None]),
+    (pa.timestamp("us", "America/New_York"), "timestamptz", [datetime(1880, 1, 1), datetime(1, 1, 2), MOMENT, None]),
+    (pa.timestamp("ms", "Europe/Berlin"), "timestamptz", [datetime(1, 1, 2), datetime(1893, 5, 1), None]),
     (pa.string(), "text", ["", "a", 'x "y", z\nw\r', "\\.", "\\N", "NULL", "\u20ac", " ", None]),
     (pa.large_string(), "text", ["", "\\.\n\\.", None]),
     (pa.binary(), "bytea", [b"", b"\\x00\x00\xff", None]),

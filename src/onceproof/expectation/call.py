@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from onceproof.base.registry import suggest
 from onceproof.base.user_code import load_function
 from onceproof.history.writer import PARQUET
+from onceproof.oracle.contract.expectation import of_one_name
 
 
 def main(request_file: Path) -> None:
@@ -52,6 +53,10 @@ def _table(rows: Any, output: str, identity: list[str]) -> pa.Table:
         table = _from_dicts(list(rows), output)
     if "__index_level_0__" in table.column_names:  # pandas' index is not a column of the output
         table = table.drop_columns(["__index_level_0__"])
+    if twice := of_one_name(table.column_names):
+        raise ValueError(
+            f"the rows of output {output!r} have several columns of one name, in upper or lower case: {', '.join(twice)}"
+        )
     if not table.num_columns and not table.num_rows:
         table = pa.table({name: pa.array([], pa.string()) for name in identity})
     nulls_only = {field.name: pa.string() for field in table.schema if pa.types.is_null(field.type)}

@@ -36,7 +36,7 @@ from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
 from onceproof.oracle import oracles
 from onceproof.oracle.contract import precomputed
-from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.expectation import Expectation, of_one_name
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used
@@ -116,6 +116,9 @@ def _copy_as_one_file(written: Path, target: Path, template: str) -> None:
 
     try:
         rows = ds.dataset(written, format="parquet")  # ignores Spark's _SUCCESS and .crc files
+        if twice := of_one_name(rows.schema.names):
+            why = f"what it wrote to {template} has several columns of one name, in upper or lower case: {', '.join(twice)}"
+            raise precomputed.OracleFailed(f"oracle: command: {why}")
         with pq.ParquetWriter(target, rows.schema, **PARQUET) as writer:
             for batch in rows.to_batches():
                 writer.write_batch(batch)

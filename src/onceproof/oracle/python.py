@@ -82,9 +82,16 @@ class PythonOracle:
         argv = [sys.executable, "-m", "onceproof.expectation.call", str(request)]
         began = time.monotonic()
         runner.run(f"oracle: function: {self._spec.function} failed", argv)
+        self._demand_answer(asked)
         if time.monotonic() - began <= _CHEAP_S:
             self._ask_again(runner, asked)
         return {}
+
+    def _demand_answer(self, asked: Mapping[str, Any]) -> None:
+        """Raise `OracleFailed` if the process ended with exit code 0 although the function had not returned (``sys.exit()``)."""
+        if any(not Path(file).is_file() for file, _ in asked["outputs"].values()):
+            why = "ended its process with exit code 0 before it returned its rows: remove exit() from it"
+            raise precomputed.OracleFailed(f"oracle: function: {self._spec.function} {why}")
 
     def _ask_again(self, runner: precomputed.OracleRunner, asked: dict[str, Any]) -> None:
         """Call the function once more, in another process. Raises `OracleFailed` if the answer differs."""
@@ -95,6 +102,7 @@ class PythonOracle:
         request.write_text(json.dumps({**asked, "outputs": outputs}), encoding="utf-8")
         argv = [sys.executable, "-m", "onceproof.expectation.call", str(request)]
         runner.run(f"oracle: function: {self._spec.function} failed when it was called again", argv)
+        self._demand_answer({"outputs": outputs})
         for output, spec in runner.scenario.outputs.items():
             once = precomputed.expected_file(runner.directory.path, output)
             if difference := _difference(once, again[output], spec.ignore):

@@ -37,6 +37,7 @@ FIELDS = ("key", "key_base64", "value", "value_base64", "partition", "offset", "
 VISIBILITY = ("committed", "aborted", "open")
 _ENDINGS = (".jsonl", ".ndjson", ".parquet")
 _BATCH_ROWS = 16_384
+_LARGEST = {"partition": 2**31 - 1, "offset": 2**63 - 1, "timestamp_ms": 2**63 - 1}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -171,6 +172,10 @@ def _count(place: str, name: str, given: Any) -> int:
     digits = str(given)
     if isinstance(given, bool) or not digits.isdecimal():
         raise UsageError(f"{place}: {name} {given!r} is not a whole number from 0 up")
+    most = _LARGEST[name]
+    if len(digits) > len(str(most)) or int(digits) > most:
+        shown = digits if len(digits) <= 30 else f"{digits[:30]}..."
+        raise UsageError(f"{place}: {name} {shown} is too large: the largest one is {most}")
     return int(digits)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
@@ -109,3 +110,19 @@ def test_a_number_beyond_64_bits_is_judged(stored_run: Any) -> None:
     assert judge(run.save()).outcome == "held"
     run.record("events", {"a": 2**64 - 2})
     assert judge(run.save()).anomalies() == {"unexplained": 1}
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ('SELECT n, n + 1 AS n, _topic, _partition, _offset, _key FROM "in"', "n, n"),
+        ('SELECT n, n + 1 AS N, _topic, _partition, _offset, _key FROM "in"', "n, N"),
+        ('SELECT * EXCLUDE (_headers, _timestamp_ms, _value), n + 1 AS n FROM "in"', "n, n"),
+    ],
+)
+def test_a_query_that_gives_a_column_twice_judges_nothing(stored_run: Any, query: str, named: str) -> None:
+    """DuckDB would compare one of them, so that a wrong output could be held, and a right one be violated."""
+    stored_run.send("k", {"n": 1})
+    with open_case(with_oracle(stored_run, {"kind": "sql", "queries": {"events": query}}, ["n"]).save()) as case:
+        assert case.no_oracle is not None
+        assert f"several columns of one name, in upper or lower case: {named}. Name each column once" in case.no_oracle

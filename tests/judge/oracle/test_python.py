@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from onceproof.base.errors import HistoryError
@@ -219,3 +220,30 @@ def test_validate_refuses_a_name_that_is_not_a_function_s(name: str) -> None:
 def test_run_json_records_the_expectation(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     path = ask(function(clean_run, tmp_path, RIGHT))
     assert json.loads((path / "run.json").read_text())["expectation"] == {"kind": "python", "failed": None}
+
+
+@pytest.mark.parametrize("when", ["at its first call", "at its second call"])
+def test_a_function_that_exits_gives_no_answer(clean_run: Any, tmp_path: Path, ask: Any, when: str) -> None:
+    code = f"""
+        import os
+        import pathlib
+
+        def expected(tables):
+            mark = pathlib.Path({str(tmp_path)!r}, "called")
+            if mark.exists() or {when == "at its first call"}:
+                os._exit(0)
+            mark.touch()
+            return {{"rows": [], "events": []}}
+    """
+    verdict = judge(ask(function(clean_run, tmp_path, code)))
+    assert verdict.outcome == "inconclusive"
+    assert "ended its process with exit code 0 before it returned its rows" in verdict.reasons[0], verdict.reasons
+
+
+@pytest.mark.parametrize("names", [["n", "v", "v"], ["n", "v", "V"]])
+def test_a_table_with_a_column_twice_is_refused(names: list[str]) -> None:
+    """DuckDB would rename the second one, and the output would seem to lack it."""
+    with pytest.raises(
+        ValueError, match=f"'out' have several columns of one name, in upper or lower case: v, {names[2]}"
+    ):
+        tables_of({"out": pa.table([[1], [2], [3]], names=names)}, {"out": ["n"]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.oracle.contract.expectation import RESERVED
+from onceproof.oracle.contract.expectation import RESERVED, of_one_name
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import Scenario
 from onceproof.values.canonical import literal, quote
@@ -11,9 +11,10 @@ from onceproof.values.canonical import literal, quote
 
 def with_source(inputs: Inputs, output: str, query: str) -> tuple[str, dict[str, str]]:
     """``query`` and the types of its columns. Adds the cause of each row if the output's columns carry it (``source``) and the
-    query gives none. Raises `duckdb.Error`, and `NotEvaluated` if it is unclear which topic the cause is in.
+    query gives none. Raises `duckdb.Error`, and `NotEvaluated` if it is unclear which topic the cause is in, or which of two columns
+    of the same name is expected.
     """
-    types = inputs.types(query)
+    types = _types(inputs, output, query)
     source = inputs.scenario.outputs[output].source
     if source is None:
         return query, types
@@ -32,6 +33,18 @@ def with_source(inputs: Inputs, output: str, query: str) -> tuple[str, dict[str,
           ON i.topic = {topic} AND i."partition" = r.{quote(source.partition)}::INTEGER
          AND i."offset" = r.{quote(source.offset)}::BIGINT"""  # noqa: S608
     return sourced, inputs.types(sourced)
+
+
+def _types(inputs: Inputs, output: str, query: str) -> dict[str, str]:
+    """Column -> type. Raises `NotEvaluated` for a name that occurs twice: DuckDB would take one of the two and ignore the other."""
+    columns = inputs.columns(query)
+    if twice := of_one_name(name for name, _ in columns):
+        others = f"; to change one that `*` gives, write * REPLACE (... AS {quote(twice[0])})" if "*" in query else ""
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} gives several columns of one name, in upper or lower case: "
+            f"{', '.join(twice)}. Name each column once{others}"
+        )
+    return dict(columns)
 
 
 def compared(scenario: Scenario, output: str, types: dict[str, str]) -> dict[str, str]:

@@ -94,7 +94,11 @@ class Inputs(Connection):
 
     def types(self, query: str) -> dict[str, str]:
         """Return column -> type of a query, without running it. Raises `duckdb.Error` if it cannot be run."""
-        return {row[0]: row[1] for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()}
+        return dict(self.columns(query))
+
+    def columns(self, query: str) -> list[tuple[str, str]]:
+        """Return name and type of each column of a query, like `types`. A query may give a name several times."""
+        return [(row[0], row[1]) for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()]
 
     def stored(self, file: Path) -> str:
         """Return a query for rows that were stored with the run. Raises `NotEvaluated` if the file cannot be read."""
