@@ -1,0 +1,55 @@
+"""Flights with the weather of their hour, joined in the driver's memory: each flight waits there for its weather.
+
+Each flight has a key and is written once, however often its batch runs. But the flights that wait die with the driver, and
+the batches that brought them are never read again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+from common import departures, insert_into, job_parser, read_topic, run, spark_session
+from flights_with_weather import weather
+from pyspark.sql import DataFrame
+
+FLIGHT = ["carrier", "flight", "origin", "sched_dep", "dep_delay"]
+WEATHER = ["temp", "wind_dir", "visib"]
+#: When the weather has come so far, none comes any more for an earlier hour.
+LATEST = timedelta(days=3)
+
+parser = job_parser(__doc__, topic="flights", postgres=None)
+parser.add_argument("--weather", default="weather", help="input topic of the weather")
+parser.add_argument("--table", default="flights_weather", help="table with a unique key of each flight")
+args = parser.parse_args()
+
+spark = spark_session("memory-join")
+insert = insert_into(args.table, [*FLIGHT, *WEATHER], "ON CONFLICT DO NOTHING")
+waiting: list[dict[str, Any]] = []
+readings: dict[tuple[str, datetime], dict[str, Any]] = {}
+
+
+def join(batch: DataFrame, _batch_id: int) -> None:
+    for row in batch.toArrow().to_pylist():
+        if row["weather_hour"] is None:
+            waiting.append(row)
+        else:
+            readings[row["weather_origin"], row["weather_hour"]] = row
+    newest = max((hour for _origin, hour in readings), default=None)
+    rows, left = [], []
+    for flight in waiting:
+        hour = flight["sched_dep"].replace(minute=0)
+        reading = readings.get((flight["origin"], hour))
+        if reading is not None or (newest is not None and newest - hour >= LATEST):
+            rows.append([flight[name] for name in FLIGHT] + [(reading or {}).get(name) for name in WEATHER])
+        else:
+            left.append(flight)
+    with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
+        cursor.executemany(insert, rows)
+    waiting[:] = left
+
+
+flights = departures(spark, args.kafka, args.topic).select(*FLIGHT)
+both = flights.unionByName(weather(read_topic(spark, args.kafka, args.weather)), allowMissingColumns=True)
+run(both, join, args.checkpoint)
