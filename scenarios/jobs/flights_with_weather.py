@@ -14,6 +14,7 @@ READING = "origin STRING, time_hour TIMESTAMP, temp DOUBLE, wind_dir INT, visib 
 
 parser = job_parser(__doc__, naive=True, topic="flights", postgres=None, table="flights_weather")
 parser.add_argument("--weather", default="weather", help="input topic of the weather")
+args = parser.parse_args()
 
 
 def weather(records: DataFrame) -> DataFrame:
@@ -37,14 +38,8 @@ def with_weather(flights: DataFrame, readings: DataFrame) -> DataFrame:
     )
 
 
-def main() -> None:
-    args = parser.parse_args()
-    spark = spark_session("flights-with-weather", STATEFUL)
-    sink = appending(args, "flights-with-weather")
-    flights = departures(spark, args.kafka, args.topic)
-    rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
-    run(rows, sink, args.checkpoint)
-
-
-if __name__ == "__main__":
-    main()
+spark = spark_session("flights-with-weather", STATEFUL)
+sink = appending(args, "flights-with-weather")
+flights = departures(spark, args.kafka, args.topic)
+rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
+run(rows, sink, args.checkpoint)

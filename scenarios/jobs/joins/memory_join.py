@@ -10,11 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
-from common import departures, insert_into, job_parser, read_topic, run, spark_session
-from flights_with_weather import weather
+from common import FLIGHT, insert_into, job_parser, read_topic, run, spark_session
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
-FLIGHT = ["carrier", "flight", "origin", "sched_dep", "dep_delay"]
+#: A reading of the weather has the ``origin`` and the ``time_hour`` of the flights that it is for, and no carrier.
+EITHER = f"{FLIGHT}, temp DOUBLE, wind_dir INT, visib DOUBLE"
+COLUMNS = ["carrier", "flight", "origin", "sched_dep", "dep_delay"]
 WEATHER = ["temp", "wind_dir", "visib"]
 #: When the weather has come so far, none comes any more for an earlier hour.
 LATEST = timedelta(days=3)
@@ -25,24 +27,23 @@ parser.add_argument("--table", default="flights_weather", help="table with a uni
 args = parser.parse_args()
 
 spark = spark_session("memory-join")
-insert = insert_into(args.table, [*FLIGHT, *WEATHER], "ON CONFLICT DO NOTHING")
+insert = insert_into(args.table, [*COLUMNS, *WEATHER], "ON CONFLICT DO NOTHING")
 waiting: list[dict[str, Any]] = []
 readings: dict[tuple[str, datetime], dict[str, Any]] = {}
 
 
 def join(batch: DataFrame, _batch_id: int) -> None:
     for row in batch.toArrow().to_pylist():
-        if row["weather_hour"] is None:
-            waiting.append(row)
+        if row["carrier"] is None:
+            readings[row["origin"], row["time_hour"]] = row
         else:
-            readings[row["weather_origin"], row["weather_hour"]] = row
+            waiting.append(row)
     newest = max((hour for _origin, hour in readings), default=None)
     rows, left = [], []
     for flight in waiting:
-        hour = flight["sched_dep"].replace(minute=0)
-        reading = readings.get((flight["origin"], hour))
-        if reading is not None or (newest is not None and newest - hour >= LATEST):
-            rows.append([flight[name] for name in FLIGHT] + [(reading or {}).get(name) for name in WEATHER])
+        reading = readings.get((flight["origin"], flight["time_hour"]))
+        if reading is not None or (newest is not None and newest - flight["time_hour"] >= LATEST):
+            rows.append([flight[name] for name in COLUMNS] + [(reading or {}).get(name) for name in WEATHER])
         else:
             left.append(flight)
     with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
@@ -50,6 +51,6 @@ def join(batch: DataFrame, _batch_id: int) -> None:
     waiting[:] = left
 
 
-flights = departures(spark, args.kafka, args.topic).select(*FLIGHT)
-both = flights.unionByName(weather(read_topic(spark, args.kafka, args.weather)), allowMissingColumns=True)
-run(both, join, args.checkpoint)
+either = f.from_json(f.col("value").cast("string"), EITHER).alias("either")
+records = read_topic(spark, args.kafka, f"{args.topic},{args.weather}").select(either).select("either.*")
+run(records.where("carrier IS NULL OR dep_time IS NOT NULL"), join, args.checkpoint)
