@@ -31,7 +31,8 @@ args = parser.parse_args()
 def records(topics: str) -> DataFrame:
     """Sales and rates; a rate has no ``sale``."""
     record = f.from_json(f.col("value").cast("string"), RECORD).alias("record")
-    return read_topic(spark, args.kafka, topics).select(record).select("record.*")
+    read: DataFrame = read_topic(spark, args.kafka, topics)
+    return read.select(record).select("record.*")
 
 
 def at_current_rate(batch: DataFrame, _batch_id: int) -> None:
