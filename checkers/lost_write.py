@@ -77,6 +77,8 @@ class LostWrite(Checker):
             "acks=1 and the leader dies: the acknowledged records were on one disk only (crash of the leader).",
             "The log deletes a record before a slow reader has read it, and the reader's client silently continues with the "
             "oldest one that is left (retention).",
+            "A record waits in the process's memory, for the other side of a join or for a full buffer, and dies with it: "
+            "Spark does not read its batch again (crash at after-sink-commit of a later batch).",
         ),
         decided="The oracle expects the row or record, no reader sees it, and its input counts as done: the query that "
         "writes the output (if the output names none: each query that reads the partition) recorded an offset beyond "
@@ -89,6 +91,7 @@ class LostWrite(Checker):
         stops=(
             "Write rows and progress in one transaction of the sink (onceproof.sinks).",
             "Let errors end the query: the restart runs the batch again, and the write is not lost.",
+            "Keep what waits for later input in Spark's state: a join of two streams, a window.",
             "Kafka: acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
             "A reader ends if its next record is gone (auto.offset.reset=none; Spark: failOnDataLoss=true), and its lag is "
             "watched.",

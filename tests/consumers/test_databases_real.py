@@ -32,6 +32,7 @@ TWINS = {
     "view-with-tombstones": ["view-without-tombstones"],
     "view-rebuilt-at-once": ["view-rebuilt-record-by-record"],
     "snapshot-covers-events": ["event-without-snapshot"],
+    "timelines-at-once": ["timelines-in-two-steps"],
 }
 NAIVE = [name for twins in TWINS.values() for name in twins]
 TIMES = 5

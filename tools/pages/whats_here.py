@@ -15,6 +15,7 @@ ORDER = [
         "src/onceproof/scenario_files",
         "scenarios/jobs",
         "scenarios/jobs/foreign",
+        "scenarios/jobs/joins",
         "scenarios/jobs/planted",
         "src/onceproof/data",
         "src/onceproof/formats",
