@@ -19,7 +19,7 @@ def test_each_measurement_has_its_agent_as_key_and_its_event_time_as_timestamp()
         found = json.loads(record.value)
         assert found["id"] == number and record.key == found["agent"].encode()
         assert found["agent"].rpartition("-")[0] == found["service"] and found["service"] in SERVICES
-        assert record.timestamp_ms == round(datetime.fromisoformat(found["at"]).timestamp() * 1000)
+        assert record.timestamp_ms == round(datetime.fromisoformat(found["measured_at"]).timestamp() * 1000)
         assert isinstance(found["response_ms"], int) and found["response_ms"] > 0 and found["status"] in (200, 500)
     assert number == make().rows() - 1
 
@@ -41,7 +41,7 @@ def test_minutes_with_an_incident_stand_out() -> None:
     median, failed = defaultdict(list), defaultdict(list)
     for record in make(incidents=0.5).records(0, 3_000):
         found = json.loads(record.value)
-        minute = (found["service"], found["at"][:16])
+        minute = (found["service"], found["measured_at"][:16])
         median[minute].append(found["response_ms"])
         failed[minute].append(found["status"] == 500)
     slow = [minute for minute, values in median.items() if sorted(values)[len(values) // 2] > 300]

@@ -37,10 +37,10 @@ class MetricsOptions(DatasetOptions):
 
 @datasets.register("metrics")
 class Metrics(WithoutTables):
-    """Measurement i, from 0: ``{"id": i, "at": ..., "service": ..., "agent": ..., "response_ms": ..., "status": 200 or 500}``.
+    """Measurement i, from 0: ``{"id": i, "measured_at": ..., "service": ..., "agent": ..., "response_ms": ..., "status": 200 or 500}``.
 
-    The key is the agent. ``at`` is the event time in UTC (ISO 8601 with milliseconds). Records are in the order of their arrival,
-    which is at an even pace; ``at`` is up to ``late_ms`` before that. Whether a service has an incident depends on its minute.
+    The key is the agent. ``measured_at`` is the event time in UTC (ISO 8601 with milliseconds). Records are in the order of their arrival,
+    which is at an even pace; ``measured_at`` is up to ``late_ms`` before that. Whether a service has an incident depends on its minute.
     """
 
     about: ClassVar[str] = (
@@ -65,7 +65,7 @@ class Metrics(WithoutTables):
             failing = _FAILING if incident == "failing" else _SELDOM
             measurement = {
                 "id": number,
-                "at": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
+                "measured_at": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
                 "service": service,
                 "agent": agent,
                 "response_ms": self._response_ms(chooser) * (_SLOWER if incident == "slow" else 1),
