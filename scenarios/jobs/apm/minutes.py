@@ -32,7 +32,8 @@ def parsed(description: str | None) -> argparse.Namespace:
     """The options of a job: Kafka, the topic, the checkpoint, Postgres, and the webhook's URL."""
     parser = job_parser(description, topic="metrics", postgres=None)
     parser.add_argument("--webhook", required=True, help="URL to which alerts are sent")
-    return parser.parse_args()
+    args: argparse.Namespace = parser.parse_args()
+    return args
 
 
 def minutes(name: str, args: argparse.Namespace) -> DataFrame:
@@ -40,7 +41,7 @@ def minutes(name: str, args: argparse.Namespace) -> DataFrame:
     spark = spark_session(name, STATEFUL)
     measurement = f.from_json(f.col("value").cast("string"), MEASUREMENT).alias("measurement")
     measurements = read_topic(spark, args.kafka, args.topic).select(measurement).select("measurement.*")
-    return (
+    rows: DataFrame = (
         measurements.withWatermark("measured_at", "30 seconds")
         .groupBy("service", f.window("measured_at", "1 minute").alias("window"))
         .agg(
@@ -55,6 +56,7 @@ def minutes(name: str, args: argparse.Namespace) -> DataFrame:
         .withColumn("minute", f.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'"))
         .select(*COLUMNS)
     )
+    return rows
 
 
 def _percentile(percent: int) -> Column:
