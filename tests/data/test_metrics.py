@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from pydantic import ValidationError
@@ -47,6 +47,17 @@ def test_minutes_with_an_incident_stand_out() -> None:
     slow = [minute for minute, values in median.items() if sorted(values)[len(values) // 2] > 300]
     failing = [minute for minute, values in failed.items() if sum(values) > 0.1 * len(values)]
     assert len(slow) > 5 and len(failing) > 5 and not set(slow) & set(failing)
+
+
+def test_closing_records_come_last_and_a_day_later() -> None:
+    dataset = make(closing=3)
+    real = [json.loads(record.value) for record in dataset.records(0, 3_000)]
+    closing = [json.loads(record.value) for record in dataset.records(2_999, 9_000)][1:]
+    assert dataset.rows() == 3_003 and [found["id"] for found in closing] == [3_000, 3_001, 3_002]
+    (moment,) = {datetime.fromisoformat(found["measured_at"]) for found in closing}
+    newest = max(datetime.fromisoformat(found["measured_at"]) for found in real)
+    assert newest + timedelta(days=1) <= moment <= newest + timedelta(days=1, minutes=1)
+    assert {found["service"] for found in closing} == {"closing"}
 
 
 @pytest.mark.parametrize("options", [{"row": 3}, {"rows": 0}, {"incidents": 1.5}, {"late_ms": -1}])

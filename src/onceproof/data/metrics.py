@@ -14,6 +14,12 @@ from onceproof.data import DatasetOptions, Record, WithoutTables, as_json, datas
 #: The time of the first request.
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 SERVICES = ("basket", "checkout", "login", "payment", "search", "stock")
+CLOSING = (
+    "closing records after the real ones, a day later in event time, of a service 'closing': with more of them than a chunk holds, "
+    "the watermark has closed every window of the real ones before the last chunk"
+)
+#: Closing records are this much later in event time than the last real one.
+_CLOSING_AFTER = timedelta(days=1)
 _TYPICAL_MS = 80
 #: In an incident requests take this many times longer, or this part of them fails; otherwise one of `_SELDOM` does.
 _SLOWER = 6
@@ -33,6 +39,7 @@ class MetricsOptions(DatasetOptions):
     incidents: float = Field(
         0.2, ge=0, le=1, description="share of the minutes of a service in which it is slow or fails"
     )
+    closing: NonNegativeInt = Field(0, description=CLOSING)
 
 
 @datasets.register("metrics")
@@ -50,28 +57,27 @@ class Metrics(WithoutTables):
     _options: MetricsOptions
 
     def rows(self) -> int:
-        return self._options.rows
+        return self._options.rows + self._options.closing
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Measurements [start, stop). Each depends on its number and the seed only."""
+        """Measurements [start, stop), closing ones last. Each depends on its number and the seed only."""
         options = self._options
-        for number in range(start, min(stop, options.rows)):
+        for number in range(start, min(stop, self.rows())):
+            if number >= options.rows:
+                yield _record(number, self._arrival(options.rows) + _CLOSING_AFTER, "closing", "closing-0", 1, 200)
+                continue
             chooser = random.Random(f"{self._seed}/{number}")  # noqa: S311 - variety, not secrecy
-            arrival = BEGIN + timedelta(milliseconds=number * 60_000 // options.per_minute)
+            arrival = self._arrival(number)
             at = max(BEGIN, arrival - timedelta(milliseconds=chooser.randint(0, options.late_ms)))
             service = chooser.choice(SERVICES)
             agent = f"{service}-{chooser.randrange(options.agents)}"
             incident = self._incident(service, at)
             failing = _FAILING if incident == "failing" else _SELDOM
-            measurement = {
-                "id": number,
-                "measured_at": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
-                "service": service,
-                "agent": agent,
-                "response_ms": self._response_ms(chooser) * (_SLOWER if incident == "slow" else 1),
-                "status": 500 if chooser.random() < failing else 200,
-            }
-            yield Record(agent.encode(), as_json(measurement), round(at.timestamp() * 1000))
+            response_ms = self._response_ms(chooser) * (_SLOWER if incident == "slow" else 1)
+            yield _record(number, at, service, agent, response_ms, 500 if chooser.random() < failing else 200)
+
+    def _arrival(self, number: int) -> datetime:
+        return BEGIN + timedelta(milliseconds=number * 60_000 // self._options.per_minute)
 
     def _incident(self, service: str, at: datetime) -> str | None:
         """``slow``, ``failing`` or None, the same for a whole minute of a service."""
@@ -82,3 +88,15 @@ class Metrics(WithoutTables):
     def _response_ms(chooser: random.Random) -> int:
         """Milliseconds: most near `_TYPICAL_MS`, a few several times as long."""
         return round(_TYPICAL_MS * chooser.lognormvariate(0, 0.4)) + 1
+
+
+def _record(number: int, at: datetime, service: str, agent: str, response_ms: int, status: int) -> Record:
+    measurement = {
+        "id": number,
+        "measured_at": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
+        "service": service,
+        "agent": agent,
+        "response_ms": response_ms,
+        "status": status,
+    }
+    return Record(agent.encode(), as_json(measurement), round(at.timestamp() * 1000))
