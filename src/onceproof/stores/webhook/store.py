@@ -55,7 +55,7 @@ class WebhookStore:
     about = "requests to a webhook, whose receiver onceproof runs"
     field = "webhook"
     Spec = WebhookOutput
-    words = Words("delivery", "receiver", "request", "by request")
+    words = Words("delivery", "receiver", "request", "by request", "Webhook")
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
         if not _NAME.fullmatch(spec.place):
