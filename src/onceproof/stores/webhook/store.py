@@ -5,7 +5,6 @@ The receiver's records are in the folder ``webhooks`` next to the one of outputs
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import sys
@@ -24,7 +23,6 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, shown
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
-from onceproof.stores.webhook.receiver import HOST
 from onceproof.values import foreign_files
 
 if TYPE_CHECKING:
@@ -76,6 +74,7 @@ class WebhookStore:
     def serve(self, outputs: Collection[OutputSpec], stack: Stack, owner: Owner, logs: Path) -> None:
         from onceproof.base.waiting import wait_until  # judging needs nothing of what starts a server
         from onceproof.stack.processes.ports import accepts_connections, lease
+        from onceproof.stores.webhook.receiver import HOST
 
         folder = _folder(stack)
         folder.mkdir(mode=0o700)
@@ -144,6 +143,8 @@ def _collect(run: ReadBack, name: str, spec: WebhookOutput, address: str) -> Out
 
 def _check_complete(address: str, file: Path) -> None:
     """The receiver must still run, and count what is in its file. Raises `HistoryError`."""
+    import http.client  # only a run needs it
+
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc, timeout=_ANSWER_S)
     try:
