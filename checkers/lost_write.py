@@ -89,6 +89,7 @@ class LostWrite(Checker):
         "record: its batch is the one in which the window closes (_closes), or the struck batch from whose input "
         "alone it follows. Otherwise the batch is unknown, and at-most-once is then inconclusive.",
         stops=(
+            "Webhook: commit what is to be sent in an outbox, with the data; then send it, and mark it as sent after that.",
             "Write rows and progress in one transaction of the sink (onceproof.sinks).",
             "Let errors end the query: the restart runs the batch again, and the write is not lost.",
             "Keep what waits for later input in Spark's state: a join of two streams, a window.",

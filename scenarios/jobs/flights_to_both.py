@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from common import flights_with_planes, job_parser, kafka_security, run, spark_session
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from onceproof.sinks.kafka import KafkaTransactional
 from onceproof.sinks.postgres import PostgresAppend
 
 parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures", output="departures")
+parser.add_argument("--airports", help="Parquet file of the airports: adds name and time zone of the destination")
 parser.add_argument("--progress", default="departures-progress", help="topic that keeps the Kafka sink's progress")
 parser.add_argument("--postgres-commit-timeout", type=float, default=30.0, help="seconds to wait for a COMMIT's answer")
 parser.add_argument("--kafka-commit-timeout", type=float, default=30.0, help="seconds to wait for EndTxn's answer")
@@ -49,4 +51,9 @@ def write(batch: DataFrame, batch_id: int) -> None:
 
 
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+if args.airports is not None:
+    destinations = spark.read.parquet(args.airports).selectExpr(
+        "faa AS dest", "name AS dest_name", "tzone AS dest_zone"
+    )
+    flights = flights.join(f.broadcast(destinations), "dest", "left")
 run(flights, write, args.checkpoint)

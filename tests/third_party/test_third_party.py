@@ -201,7 +201,7 @@ def test_without_the_package_each_error_says_what_is_unknown_and_where(refusals:
         "3:29: unknown dataset 'scans'",
         "7:13: unknown fault 'drop-sessions'",
         "9:11: unknown key 'csv'",
-        "(an output needs one of delta, files, sql_table, table, topic)",
+        "(an output needs one of delta, files, sql_table, table, topic, webhook)",
         "10:16: unknown oracle 'first-per-key'",
     ):
         assert problem in text

@@ -44,7 +44,7 @@ from onceproof.stack.external.stack import ExternalStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.sharing.shared import SharedStack, StackRequest
-from onceproof.stores.contract import ReadBack, collect, jars, store_of
+from onceproof.stores.contract import ReadBack, collect, jars, serve, store_of
 from onceproof.stores.postgres.store import tables_of
 
 _LAST_HEAL_S = 2.0
@@ -120,6 +120,7 @@ class Command:
 
     def prepare(self, execution: Execution, services: Stack, owner: Owner, writer: HistoryWriter) -> SparkJob:
         _prepare(execution, services)
+        serve(execution.scenario, services, owner, execution.directory.logs)
         return SparkJob(execution, services, owner, writer)
 
 

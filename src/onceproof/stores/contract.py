@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
@@ -22,6 +22,9 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Stack
 
+if TYPE_CHECKING:
+    from onceproof.stack.processes.owner import Owner
+
 State = Mapping[str, str]
 """Name of an output (`Store.name`) -> what it holds, as text that changes whenever the output is written."""
 
@@ -31,9 +34,9 @@ class Words:
     """The words that findings use for a store."""
 
     item: str
-    """``row`` or ``record``."""
+    """``row``, ``record``, ``delivery``."""
     whole: str
-    """``table``, ``topic``, ``folder``."""
+    """``table``, ``topic``, ``folder``, ``receiver``."""
     commit: str = ""
     """The word before a commit's number: ``xid``, ``version``. Empty for records."""
     written: str = ""
@@ -116,6 +119,17 @@ class SnapshotOnly(Protocol):
 
 
 @runtime_checkable
+class HasServer(Protocol):
+    """A store whose outputs are what the job sends to a server. The harness runs it as long as the services."""
+
+    def serve(self, outputs: Collection[OutputSpec], stack: Stack, owner: Owner, logs: Path) -> None:
+        """Start the server for these outputs, and return once it accepts connections. Its log goes to the folder ``logs``.
+
+        Raises `EnvironmentProblem`, also as `ServiceFailed`, and `WaitTimeout`.
+        """
+
+
+@runtime_checkable
 class OutsideStack(Protocol):
     """A store on a service that is not part of any stack: the user runs it."""
 
@@ -164,6 +178,14 @@ def make_ready(scenario: Scenario) -> None:
         outputs = {name: spec for name, spec in scenario.outputs.items() if store_of(spec) is store}
         if outputs and isinstance(store, OutsideStack):
             store.make_ready(outputs)
+
+
+def serve(scenario: Scenario, stack: Stack, owner: Owner, logs: Path) -> None:
+    """Start the servers that outputs need. ``owner`` ends them. Raises `EnvironmentProblem` and `WaitTimeout`."""
+    for _, store in stores.items():
+        outputs = [spec for spec in scenario.outputs.values() if store_of(spec) is store]
+        if outputs and isinstance(store, HasServer):
+            store.serve(outputs, stack, owner, logs)
 
 
 def collect(run: ReadBack) -> dict[str, OutputRecord | None]:
