@@ -16,6 +16,7 @@ ORDER = [
         "scenarios/jobs",
         "scenarios/jobs/foreign",
         "scenarios/jobs/planted",
+        "scenarios/jobs/windows",
         "src/onceproof/data",
         "src/onceproof/formats",
     ),
