@@ -38,6 +38,7 @@ def test_all_scenarios_are_shipped_and_load() -> None:
         "stack/fetch/components.json",
         "scenarios/base/flights.yaml",
         "scenarios/jobs/foreign/jdbc_append.py",
+        "scenarios/jobs/windows/hopping.py",
         "scenarios/schemas/order-1.avsc",
         "stack/toxiproxy/go/go.mod",
         "stack/toxiproxy/go/go.sum",

@@ -86,6 +86,11 @@ def test_a_naive_twins_duplicates_are_attributed_to_the_struck_batch(run_once: R
         ("naive-hourly-delays", "hourly-delays"),
         ("naive-memory-state", "rebuilt-state"),
         ("naive-plane-sessions", "plane-sessions"),
+        ("naive-open-sessions", "plane-sessions"),
+        ("naive-hopping-windows", "hopping-windows"),
+        ("naive-sliding-windows", "sliding-windows"),
+        ("rate-by-batch", "rate-by-event-time"),
+        ("naive-device-clocks", "device-clocks"),
         ("naive-flights-with-weather", "flights-with-weather"),
         ("naive-flights-with-versions", "flights-with-versions"),
         ("naive-memory-join", "flights-with-weather"),
@@ -140,8 +145,11 @@ def test_a_crash_between_two_sinks_leaves_the_first_ahead_until_the_replay(run_o
 
 
 @full
-def test_a_replayed_increment_counts_the_flights_of_its_batch_twice(run_once: RunOnce) -> None:
-    result = run_once("naive-hourly-delays")
+@pytest.mark.parametrize(("name", "windows"), [("naive-hourly-delays", 1), ("naive-hopping-windows", 4)])
+def test_a_replayed_increment_counts_each_flight_twice_in_each_window(
+    run_once: RunOnce, name: str, windows: int
+) -> None:
+    result = run_once(name)
     history = result.run_dir / "history"
     departed = f"""
         SELECT b.batch FROM '{history}/batches.parquet' b JOIN '{history}/input.parquet' i
@@ -150,7 +158,7 @@ def test_a_replayed_increment_counts_the_flights_of_its_batch_twice(run_once: Ru
     counted = f"SELECT sum((content ->> 'flights')::BIGINT) FROM '{history}/snapshot.parquet'"
     twice = f"SELECT count(*) FILTER (batch = {result.verdict.faults[0].batch}), count(*) FROM ({departed})"
     replayed, all_of_them = duckdb.execute(twice).fetchone() or (0, 0)
-    assert duckdb.execute(counted).fetchone() == (all_of_them + replayed,) and replayed > 0
+    assert duckdb.execute(counted).fetchone() == (windows * (all_of_them + replayed),) and replayed > 0
 
 
 @full

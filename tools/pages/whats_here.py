@@ -17,6 +17,7 @@ ORDER = [
         "scenarios/jobs/foreign",
         "scenarios/jobs/joins",
         "scenarios/jobs/planted",
+        "scenarios/jobs/windows",
         "src/onceproof/data",
         "src/onceproof/formats",
     ),

@@ -287,9 +287,9 @@ PHENOMENA = (
         "The process dies in the middle of a window.",
         (
             Case(("wrong-value",), "tumbling"),
-            Case(("wrong-value",), "hopping", NOTHING),
-            Case(("wrong-value",), "sliding", NOTHING),
-            Case(("wrong-value",), "session", NO_NAIVE),
+            Case(("wrong-value",), "hopping"),
+            Case(("wrong-value",), "sliding"),
+            Case(("wrong-value",), "session"),
         ),
     ),
     Phenomenon(
@@ -302,13 +302,14 @@ PHENOMENA = (
         "C4",
         "Event time and processing time",
         "A stopped job catches up, and a rate by processing time shows a peak that never was.",
-        _one("wrong-value", missing=NOTHING),
+        _one("wrong-value"),
+        "no input queues up while a driver is down, because the feed waits for it; a driver without its checkpoint catches up instead",
     ),
     Phenomenon(
         "C5",
         "Whose clock",
         "A device with a wrong clock puts its events into wrong windows.",
-        _one("wrong-value", missing=NOTHING),
+        _one("wrong-value"),
     ),
     Phenomenon(
         "D1",
