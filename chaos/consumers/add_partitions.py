@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.base.words import times
 from onceproof.consumers.brokers.contract import Grows
 from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
@@ -85,7 +86,7 @@ class AddPartitions(AtItsStep):
         assert self._reported is not None, "it struck"
         before, after = self._reported
         topic = self._spec.topic
-        evidence = [f"the broker reported {before} partitions of {topic} before, and {after} after"]
+        evidence = [f"the broker reported {times(before, 'partition')} of {topic} before, and {after} after"]
         if after <= before:
             return missed(*evidence, "none was added")
         if self._is_input:
@@ -96,9 +97,9 @@ class AddPartitions(AtItsStep):
             evidence.append(f"message {new[0].message} was published to {new[0].queue} at tick {new[0].tick}")
             taken = [e for e in seen.after if e.kind == "take" and e.queue in {e.queue for e in new}]
             of = "of these partitions" if len({e.queue for e in new}) > 1 else "of this partition"
-            evidence.append(f"consumers took {len(taken)} of the {len(new)} messages {of}")
+            evidence.append(f"consumers took {len(taken)} of {times(len(new), 'message')} {of}")
             return proven(*evidence)
         effects = [e for e in seen.after if e.kind == "effect"]
         if not effects:
             return missed(*evidence, "no consumer wrote an effect after that")
-        return proven(*evidence, f"consumers wrote {len(effects)} effects after that")
+        return proven(*evidence, f"consumers wrote {times(len(effects), 'effect')} after that")

@@ -18,19 +18,26 @@ PATIENCE_S = 0.5
 MOST_ATTEMPTS = 5
 
 
-async def insert(order: dict[str, Any]) -> None:
+async def connected() -> psycopg.AsyncConnection:
+    return await psycopg.AsyncConnection.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True)
+
+
+async def insert(database: psycopg.AsyncConnection, order: dict[str, Any]) -> psycopg.AsyncConnection:
+    """Return the connection over which the database has answered."""
     for attempt in range(MOST_ATTEMPTS):
-        async with await psycopg.AsyncConnection.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True) as database:
-            try:
-                async with asyncio.timeout(PATIENCE_S * 2**attempt):
-                    await database.execute(INSERT, order)
-                return
-            except TimeoutError:
-                continue
+        try:
+            async with asyncio.timeout(PATIENCE_S * 2**attempt):
+                await database.execute(INSERT, order)
+            return database
+        except TimeoutError:
+            await database.close()
+            database = await connected()
     raise SystemExit(f"the database did not answer {MOST_ATTEMPTS} times")
 
 
 member = Member()
-for order in member.messages():
-    member.next_effect("processed")
-    asyncio.run(insert(order))
+with asyncio.Runner() as runner:
+    connection = runner.run(connected())
+    for order in member.messages():
+        member.next_effect("processed")
+        connection = runner.run(insert(connection, order))

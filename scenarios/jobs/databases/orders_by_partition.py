@@ -21,7 +21,7 @@ def assign(consumer: Consumer, places: list[TopicPartition]) -> None:
     consumer.assign([TopicPartition(*place) for place in at_start])
 
 
-processed, member = Topic("processed"), Member(on_assign=assign, patience_s=0.5)
+processed, member = Topic("processed"), Member(on_assign=assign, patience_s=0.25)
 for order in member.messages():
     member.next_effect("processed")
     processed.send(order, order["key"])

@@ -21,8 +21,10 @@ MOVE = """
 """
 
 
+admin = AdminClient({"bootstrap.servers": os.environ["ONCEPROOF_KAFKA"]})
+
+
 def id_of(topic: str) -> str:
-    admin = AdminClient({"bootstrap.servers": os.environ["ONCEPROOF_KAFKA"]})
     return str(admin.describe_topics(TopicCollection([topic]))[topic].result().topic_id)
 
 
