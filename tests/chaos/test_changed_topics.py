@@ -50,7 +50,7 @@ def proof_of(fault: Any, before: list[TraceEvent], after: list[TraceEvent]) -> P
         (SKIPS, "restart_after: 4", "every: 1", r"it is never restarted\n.*restart_after"),
         (SKIPS, "broker: kafka-group", "broker: share-group", r"only consumers of a topic"),
         (UNREAD, "to: 2", "to: 1", r"to.*2"),
-        (MOVES, "to: 3", "to: 2", r"'by-customer' has 2 partitions from the start.*\n.*use 3 or more"),
+        (MOVES, "to: 3", "to: 2", r"'processed' has 2 partitions from the start.*\n.*use 3 or more"),
         (UNREAD, "topic: orders, to", "topic: others, to", r"'others' is not a topic of this scenario\n.*one of orders, processed"),
         (UNREAD, "broker: kafka-group", "broker: kafka-group, static: false", r"without static: false"),
         (LATE, "by_ms: 800", "by_ms: 5", r"by_ms"),
@@ -179,7 +179,7 @@ def test_keys_move_when_the_input_has_more_partitions() -> None:
     assert {message.queue for message in layout.messages(records, 1)} == {"orders-0"}
     assert [message.queue for message in layout.messages(records, 2)][3:6] == ["orders-1", "orders-0", "orders-1"]
     output = layouts.of_scenario(load(find(MOVES)))
-    assert output.at_start == output.inputs == ("orders",) and output.partitions_of == {"by-customer": 2}
+    assert output.at_start == output.inputs == ("orders",) and output.partitions_of == {"processed": 2}
 
 
 def test_records_of_a_topic_that_was_created_again_are_numbered_on() -> None:

@@ -14,8 +14,8 @@ from topic import Topic
 
 FIXED = 2
 
-by_customer, member = Topic("by_customer"), Member()
+by_customer, member = Topic("processed"), Member()
 for order in member.messages():
-    member.next_effect("by_customer")
+    member.next_effect("processed")
     count = FIXED if "--partitions=fixed" in sys.argv else by_customer.partitions()
     by_customer.send(order, order["key"], partition=zlib.crc32(order["key"].encode()) % count)

@@ -40,7 +40,7 @@ def seek(consumer: Consumer, places: list[TopicPartition]) -> None:
 
 
 with psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True) as database:
-    member = Member(on_assign=seek)
+    member = Member(on_assign=seek, patience_s=1.0)
     for order in member.messages():
         assert member.record is not None
         topic, offset = str(member.record.topic()), int(member.record.offset() or 0)

@@ -194,7 +194,7 @@ class ScheduleExecutor:
             self._empty_takes += 1
             if self._empty_takes > _MOST_EMPTY_TAKES:
                 queues = ", ".join(consumer.queues)
-                self.stuck = self.faults.added_partitions
+                self.stuck = self.faults.may_miss
                 raise _CannotContinue(
                     f"the broker gives {consumer.name} nothing from {queues}, where messages are ready"
                 )
@@ -202,7 +202,7 @@ class ScheduleExecutor:
         self._empty_takes = 0
         message = self._taken_message(consumer, report)
         self._ready[consumer.group, message.queue].discard(message.number)
-        if self.faults.may_skip:
+        if self.faults.may_miss:
             self._never_given("skip", consumer, (consumer.group, message.queue), range(message.number))
         other = next((c for c in self._consumers if c.group == consumer.group and c.holds == message), None)
         if other is not None and not other.lapsed and isinstance(self.queues, Locks):

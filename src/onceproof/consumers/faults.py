@@ -99,14 +99,10 @@ class ConsumerFaults(FaultTable[ConsumerFaultSpec, ConsumerFaultContext]):
         return [fault for fault in to_strike if isinstance(fault, OutlastsItsBroker)]
 
     @property
-    def may_skip(self) -> bool:
-        """Whether a fault has struck after which a position may be past messages that no consumer was given."""
-        return any(a.fired_at is not None and isinstance(a.fault, Recreates) for a in self.armed)
-
-    @property
-    def added_partitions(self) -> bool:
-        """Whether a fault has added partitions to the input, which a consumer may never read."""
-        return any(isinstance(a.fault, AddsPartitions) and a.fault.added() is not None for a in self.armed)
+    def may_miss(self) -> bool:
+        """Whether a fault has changed the input's topic in such a way that messages may be given to no consumer, although they are there."""
+        kinds = Recreates, AddsPartitions
+        return any(a.fired_at is not None and isinstance(a.fault, kinds) for a in self.armed)
 
     def arrived(self, consumer: str, message: int) -> bool:
         """Whether a fault knows that the broker has the step to which this consumer got no answer."""

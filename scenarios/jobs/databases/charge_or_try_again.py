@@ -1,7 +1,7 @@
-"""Inserts a row for each order. If the database does not answer in time, it gives up and inserts the row again.
+"""Charges each order: a row in a table. If the database does not answer in time, it gives up and charges the order again.
 
-It waits half a second for the first answer, and twice as long each time. An order is inserted as the table allows: only with a unique
-key does the second attempt find the row of the first.
+It waits half a second for the first answer, and twice as long each time. Only a unique key of the table makes the second attempt find
+the row of the first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from member import Member
 
-INSERT = "INSERT INTO processed (id, key) VALUES (%(id)s, %(key)s) ON CONFLICT DO NOTHING"
+INSERT = "INSERT INTO charges (id, key) VALUES (%(id)s, %(key)s) ON CONFLICT DO NOTHING"
 PATIENCE_S = 0.5
 MOST_ATTEMPTS = 5
 
@@ -22,7 +22,7 @@ async def connected() -> psycopg.AsyncConnection:
     return await psycopg.AsyncConnection.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True)
 
 
-async def insert(database: psycopg.AsyncConnection, order: dict[str, Any]) -> psycopg.AsyncConnection:
+async def charge(database: psycopg.AsyncConnection, order: dict[str, Any]) -> psycopg.AsyncConnection:
     """Return the connection over which the database has answered."""
     for attempt in range(MOST_ATTEMPTS):
         try:
@@ -40,4 +40,4 @@ with asyncio.Runner() as runner:
     connection = runner.run(connected())
     for order in member.messages():
         member.next_effect("processed")
-        connection = runner.run(insert(connection, order))
+        connection = runner.run(charge(connection, order))
