@@ -79,6 +79,9 @@ class LostWrite(Checker):
             "oldest one that is left (retention).",
             "A record waits in the process's memory, for the other side of a join or for a full buffer, and dies with it: "
             "Spark does not read its batch again (crash at after-sink-commit of a later batch).",
+            "A topic is deleted and created again, and a reader continues at its stored offset in the old one, past new records "
+            "(recreate-topic).",
+            "The coordinator of a two-phase commit restarts and rolls back a prepared transaction whose commit was decided.",
         ),
         decided="The oracle expects the row or record, no reader sees it, and its input counts as done: the query that "
         "writes the output (if the output names none: each query that reads the partition) recorded an offset beyond "
@@ -96,6 +99,8 @@ class LostWrite(Checker):
             "Kafka: acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
             "A reader ends if its next record is gone (auto.offset.reset=none; Spark: failOnDataLoss=true), and its lag is "
             "watched.",
+            "Store the topic's id (KIP-516) with an offset that you keep outside Kafka, and log the decision of a two-phase commit "
+            "before its first COMMIT PREPARED.",
         ),
         sources=(
             "Jepsen, Bufstream 0.1.0 (2024), on writes lost to a delayed EndTxn; KAFKA-17754; KIP-890",

@@ -75,6 +75,7 @@ class StaleTail(Checker):
             "reads nothing after it.",
             "A client waits without a deadline: librdkafka's send_offsets_to_transaction can hang when the group "
             "coordinator dies.",
+            "A topic is given more partitions, and the job reads those that it had at its start (add-partitions).",
         ),
         decided="All faults were healed, the job was restarted once more after a period without progress, and its "
         "progress still did not reach the known end of the input; the expected rows beyond recorded progress are "
@@ -84,6 +85,7 @@ class StaleTail(Checker):
             "A deadline on every call that can block, shorter than the supervisor of the job waits before it intervenes.",
             "A dead-letter topic for records that can never be processed.",
             "Kafka: a stable transactional.id for each slot, so that the successor ends the open transaction of its predecessor.",
+            "Kafka: subscribe and let the group assign partitions, instead of a list from the start.",
         ),
         sources=(
             "Jepsen's Kafka workload (jepsen.tests.kafka): unseen",

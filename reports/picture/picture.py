@@ -24,7 +24,7 @@ from onceproof.scenario.model import InputSpec
 from onceproof.scenario.outputs import Claim, OutputSpec
 
 _Work = Literal["effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail", "dead-letter"]
-RowKind = Literal[_Work, "publish", "take", "again", "start", "refuse", "cut", "stop", "resume", "delete"]
+RowKind = Literal[_Work, "publish", "take", "again", "start", "refuse", "cut", "stop", "resume", "delete", "skip"]
 
 #: What a consumer does with a message that it has.
 _WORK = get_args(_Work)
@@ -258,7 +258,7 @@ def _row(event: TraceEvent, place: Mapping[tuple[str, str], int], output: int, *
             return Row(event.kind, event.tick, consumer, queue, event.message)
         case "release" | "lapse":
             return Row("return", event.tick, consumer, queue, event.message)
-        case "delete":
+        case "delete" | "skip":
             return Row(event.kind, event.tick, queue, queue, event.message)
         case "start" | "cut" | "stop" | "resume":
             return Row(event.kind, event.tick, consumer, consumer, event.message)
@@ -274,7 +274,7 @@ def _last_about_message(trace: Sequence[TraceEvent]) -> list[bool]:
     last = []
     for event in reversed(trace):
         last.append(following.get(event.consumer, "take") in ("take", "start"))
-        if event.kind not in ("commit", "return", "cut", "lapse", "stop", "resume", "delete"):
+        if event.kind not in ("commit", "return", "cut", "lapse", "stop", "resume", "delete", "skip"):
             following[event.consumer] = event.kind
     return last[::-1]
 

@@ -16,7 +16,7 @@ _CHIP, _CHIP_HEIGHT, _GAP, _HEADING = 152, 40, 12, 30
 _NAME, _KEY = 20, 18
 
 #: Rows within one lane that are drawn as a cross, and their labels.
-_CROSSED = {"crash": "crash", "cut": "cut off", "stop": "stopped", "delete": "m{m} deleted"}
+_CROSSED = {"crash": "crash", "cut": "cut off", "stop": "stopped", "delete": "m{m} deleted", "skip": "m{m} skipped"}
 _STYLE = """
 :root { color-scheme: light dark; }
 svg { --back: #ffffff; --ink: #1f2328; --faint: #6e7781; --line: #d0d7de; --box: #ddf4ff; --edge: #0969da; --bad: #cf222e; --badbox: #ffebe9; }

@@ -54,7 +54,7 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
         cells[_middle(lane)] = stems.get((lane, number), "|")
     if row.source == row.target:
         own = {"crash": " X crash", "cut": " X cut off", "stop": " X stopped", "resume": " resumed"}
-        own |= {"delete": f" X m{row.message} deleted"}
+        own |= {"delete": f" X m{row.message} deleted", "skip": f" X m{row.message} skipped"}
         place = 1 if row.kind in ("start", "resume") else -1
         _put(cells, _middle(row.source) + place, own.get(row.kind, " back again"))
         return "".join(cells)

@@ -41,6 +41,8 @@ def in_words(picture: Picture, number: int) -> str:
             return f"{source} is resumed"
         case "delete":
             return f"{source} deletes {message}, which no consumer has read"
+        case "skip":
+            return f"{message} of {source} is skipped: its consumer's position is past it"
         case "lost":
             return f"the acknowledgement of {message} by {source} gets no answer"
         case "fenced":

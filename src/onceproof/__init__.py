@@ -11,17 +11,20 @@ if TYPE_CHECKING:
 
     # Written by `python tools/generate.py`, from `_DEFINED_IN` below and the registered faults.
     from onceproof.api.faults import AbortedInput as AbortedInput
+    from onceproof.api.faults import AddPartitions as AddPartitions
     from onceproof.api.faults import CheckpointDamage as CheckpointDamage
     from onceproof.api.faults import Crash as Crash
     from onceproof.api.faults import CrashAtFrame as CrashAtFrame
     from onceproof.api.faults import Cut as Cut
     from onceproof.api.faults import Fence as Fence
+    from onceproof.api.faults import Latency as Latency
     from onceproof.api.faults import LateRequest as LateRequest
     from onceproof.api.faults import LostAck as LostAck
     from onceproof.api.faults import LostPut as LostPut
     from onceproof.api.faults import LostRequest as LostRequest
     from onceproof.api.faults import Partition as Partition
     from onceproof.api.faults import Poison as Poison
+    from onceproof.api.faults import RecreateTopic as RecreateTopic
     from onceproof.api.faults import Reject as Reject
     from onceproof.api.faults import RejectedPut as RejectedPut
     from onceproof.api.faults import Retention as Retention

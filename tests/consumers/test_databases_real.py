@@ -33,6 +33,11 @@ TWINS = {
     "view-rebuilt-at-once": ["view-rebuilt-record-by-record"],
     "snapshot-covers-events": ["event-without-snapshot"],
     "timelines-at-once": ["timelines-in-two-steps"],
+    "recreated-topic-by-id": ["recreated-topic-skips"],
+    "added-partition-assigned": ["added-partition-unread"],
+    "added-partition-fixed-count": ["added-partition-moves-keys"],
+    "late-answer-idempotent": ["late-answer-duplicates"],
+    "in-doubt-decided": ["in-doubt-rolled-back"],
 }
 NAIVE = [name for twins in TWINS.values() for name in twins]
 TIMES = 5

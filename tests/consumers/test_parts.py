@@ -359,6 +359,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> GroupQueues:
     monkeypatch.setattr(kafka_broker, "_ANSWER_S", 0.5)
     queues = object.__new__(GroupQueues)
     queues._layout, queues._tables = layouts.of_scenario(load(find("kafka-partition-per-key"))), None
+    queues._partitions, queues._past, queues._queues_of = len(queues._layout.inputs), 0, dict(queues._layout.queues_of)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

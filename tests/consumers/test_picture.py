@@ -253,4 +253,7 @@ def test_stops_deletions_and_dead_letters_are_drawn() -> None:
     drawing = picture_svg.render(drawn)
     assert all(label in drawing for label in ("stopped", "m2 deleted", "resumed", "m1 aside"))
     assert in_words(drawn, 4) == "orders deletes m2, which no consumer has read"
+    skipped = picture(trace_of("publish 1", "publish 2", "c1 skip 1", "c1 take 2"))
+    assert "X m1 skipped" in picture_text.render(skipped) and "m1 skipped" in picture_svg.render(skipped)
+    assert in_words(skipped, 2) == "m1 of orders is skipped: its consumer's position is past it"
     assert in_words(drawn, 7) == "c1 puts m1, which its output refuses, into letters"

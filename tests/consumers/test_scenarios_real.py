@@ -39,6 +39,18 @@ def test_the_naive_pipeline_is_violated_and_its_remedy_holds_under_the_same_faul
     assert [fault.hit for fault in (*bad.faults, *good.faults)] == [True, True]
 
 
+@pytest.mark.parametrize("name", ["added-partition-unread", "late-answer-duplicates"])
+def test_a_fault_that_needs_a_consumer_of_its_own_hits(run_once: RunOnce, name: str) -> None:
+    assert_as_expected(name, run_once(name).verdict)
+
+
+def test_the_history_has_the_records_of_a_deleted_topic_and_of_the_new_one(run_once: RunOnce) -> None:
+    """Without the group's offsets, which Kafka deletes with the topic, c1 would continue at offset 3 of the new one."""
+    result = run_once("recreated-topic-group-offsets")
+    places = pq.read_table(result.run_dir / "history" / "input.parquet").column("offset").to_pylist()
+    assert places == list(range(8)) and result.verdict.counts["effects.processed"] == 8
+
+
 def test_a_lost_acknowledgement_is_proved_by_its_frames_and_by_the_redelivery(run_once: RunOnce) -> None:
     for name, frame in (("ack-lost-duplicates", "OffsetCommit"), ("ack-lost-transactional", "TxnOffsetCommit")):
         (fault,) = run_once(name).verdict.faults

@@ -120,8 +120,8 @@ def test_a_consumer_that_dies_without_its_message_returns_and_settles_nothing(
 
 def test_an_effect_counts_if_the_broker_has_its_commit_whose_answer_was_lost(make: Make) -> None:
     executor = make(Steps(), SHARE | {"committed": lambda _group: {0: 4}}, "ack-lost-transactional")
-    executor._record_message("effect", "c1", M4)
-    executor._record_message("lost", "c1", M4)
+    executor._record.message("effect", "c1", M4)
+    executor._record.message("lost", "c1", M4)
     executor._resolve_lost_step(consumer(executor, "c1"), M4)
     assert [event.kind for event in executor.trace] == ["effect", "lost", "commit"] and executor._open[GROUP, 4] == 0
     drawn = of_trace("t", executor.trace, ["c1"], "out", ["a"] * 4, with_effect=True)
@@ -133,7 +133,7 @@ def test_an_effect_counts_if_its_fault_saw_the_brokers_answer(make: Make, monkey
     executor = make(Steps(), SHARE, "amqp-ack-lost-transactional")
     monkeypatch.setattr(executor.faults, "armed", [None])
     monkeypatch.setattr(executor.faults, "arrived", lambda *_asked: True)
-    executor._record_message("lost", "c1", M4)
+    executor._record.message("lost", "c1", M4)
     executor._resolve_lost_step(consumer(executor, "c1"), M4)
     assert [event.kind for event in executor.trace] == ["lost", "commit"] and executor._open[GROUP, 4] == 0
 

@@ -6,18 +6,25 @@ import json
 import os
 import select
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, Message, TopicPartition
 
 
 class Member:
-    def __init__(self) -> None:
+    def __init__(
+        self, on_assign: Callable[[Consumer, list[TopicPartition]], None] | None = None, patience_s: float | None = None
+    ) -> None:
+        """``on_assign`` must assign the partitions itself. With ``patience_s``, a take that waits that long finds nothing."""
+        self.record: Message | None = None
+        """The message of the moment."""
+        self._patience_s = patience_s
         self._gate = socket.socket(socket.AF_UNIX)
         self._gate.connect(os.environ["ONCEPROOF_GATE"])
         self._answers = self._gate.makefile("r")
-        self._did: dict[str, str] | None = None
+        self._did: dict[str, str | None] | None = None
         self._message = ""
         self._waiting: list[Message] = []
         self._consumer = Consumer(
@@ -28,18 +35,27 @@ class Member:
                 "client.id": os.environ["ONCEPROOF_MARK"],
                 "partition.assignment.strategy": "range",
                 "heartbeat.interval.ms": 100,
+                # How soon it learns that its topic has more partitions.
+                "topic.metadata.refresh.interval.ms": 100,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
             }
         )
-        self._consumer.subscribe(os.environ["ONCEPROOF_TOPICS"].split(","), on_revoke=lambda *_: self._waiting.clear())
+        topics = os.environ["ONCEPROOF_TOPICS"].split(",")
+        callbacks: dict[str, Any] = {"on_revoke": lambda *_: self._waiting.clear()}
+        self._consumer.subscribe(topics, **callbacks, **({"on_assign": on_assign} if on_assign else {}))
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """The value of each message. Its offset is committed when the next one is asked for."""
         while self._ask("take"):
-            while not self._waiting:
+            began = time.monotonic()
+            while not self._waiting and (self._patience_s is None or time.monotonic() < began + self._patience_s):
                 self._poll(0.05)
+            if not self._waiting:
+                self._did = {"step": "take", "message": None}
+                continue
             record: Any = self._waiting.pop(0)
+            self.record = record
             self._message = dict(record.headers() or [])["message"].decode()
             self._did = {"step": "take", "message": self._message}
             yield json.loads(record.value() or b"null")

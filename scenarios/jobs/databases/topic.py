@@ -1,4 +1,4 @@
-"""A Kafka topic with one partition that a program writes to. A record can carry its position in the log that it comes from."""
+"""A Kafka topic that a program writes to, mostly with one partition. A record can carry its position in the log that it comes from."""
 
 from __future__ import annotations
 
@@ -31,14 +31,20 @@ class Topic:
         admin = AdminClient(self._servers)  # closed when nothing names it any more, so not before it has answered
         admin.incremental_alter_configs([of])[of].result()
 
-    def send(self, value: dict[str, Any] | None, key: str | None = None, position: str = "") -> None:
+    def partitions(self) -> int:
+        """How many it has now."""
+        return len(self._producer.list_topics(self._name, timeout=10).topics[self._name].partitions)
+
+    def send(
+        self, value: dict[str, Any] | None, key: str | None = None, position: str = "", partition: int = 0
+    ) -> None:
         """Return when the broker has the record. Without a value it is a tombstone: it deletes its key."""
         answers: list[Any] = []
         self._producer.produce(
             self._name,
             None if value is None else json.dumps(value).encode(),
             key,
-            partition=0,
+            partition=partition,
             headers={"position": position.encode()},
             on_delivery=lambda error, _: answers.append(error),
         )

@@ -8,18 +8,19 @@ step all others wait, so two executions of a schedule differ only in what the br
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
-from onceproof.consumers.brokers.contract import Locks, Queues
+from onceproof.consumers.brokers.contract import Locks, Queues, Rebalances
 from onceproof.consumers.faults import ConsumerFaultContext, ConsumerFaults
 from onceproof.consumers.gate import StepReport
 from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.processes import ConsumerDied, ConsumerProcesses
+from onceproof.consumers.recorder import TraceRecorder
 from onceproof.consumers.routes import (
+    AddsPartitions,
     CountsReady,
     Disconnects,
     HasRoutes,
@@ -67,6 +68,7 @@ class ScheduleExecutor:
 
     def __post_init__(self) -> None:
         self._tick = 0
+        self._record = TraceRecorder(self.trace, self.timeline, self.layout, lambda: self._tick)
         self._published = 0
         self._context = ConsumerFaultContext(self.processes, self.queues, self.layout)
         # (group, queue) -> messages that its members may take there now; and (tick, group, message) for later.
@@ -111,7 +113,7 @@ class ScheduleExecutor:
         self.died, self.stuck = dead, self.faults.any_fired
         self.note = f"{dead} (tick {self._tick}{f', message {consumer.holds.number}' if consumer.holds else ''})"
         if not dead.held:  # else the trace would show it as ended in a step
-            self._record_consumer("end", consumer)
+            self._record.consumer("end", consumer)
 
     @property
     def drained(self) -> bool:
@@ -179,7 +181,7 @@ class ScheduleExecutor:
         for group in self.layout.groups():
             self._open[group, message.number] += 1
             self._ready.setdefault((group, message.queue), set()).add(message.number)
-        self._record_message("publish", "", message)
+        self._record.message("publish", "", message)
         self._resume_stopped()
 
     def _take(self, consumer: ConsumerState) -> None:
@@ -192,6 +194,7 @@ class ScheduleExecutor:
             self._empty_takes += 1
             if self._empty_takes > _MOST_EMPTY_TAKES:
                 queues = ", ".join(consumer.queues)
+                self.stuck = self.faults.may_miss
                 raise _CannotContinue(
                     f"the broker gives {consumer.name} nothing from {queues}, where messages are ready"
                 )
@@ -199,6 +202,8 @@ class ScheduleExecutor:
         self._empty_takes = 0
         message = self._taken_message(consumer, report)
         self._ready[consumer.group, message.queue].discard(message.number)
+        if self.faults.may_miss:
+            self._never_given("skip", consumer, (consumer.group, message.queue), range(message.number))
         other = next((c for c in self._consumers if c.group == consumer.group and c.holds == message), None)
         if other is not None and not other.lapsed and isinstance(self.queues, Locks):
             raise _lock_ended(
@@ -207,10 +212,10 @@ class ScheduleExecutor:
         for fault in self.faults.outlasting(message.number):
             fault.after_take(self._context)
         if (slow := self._slow.slow_holder(consumer.group, message)) is not None:
-            self._record_message("lapse", slow.name, message)
+            self._record.message("lapse", slow.name, message)
         consumer.holds, consumer.acknowledged, consumer.released, consumer.refusals = message, False, False, 0
         consumer.due = self._tick + self.spec.slow.get(message.number, self.spec.work)
-        self._record_message("take", consumer.name, message, redelivered=report.redelivered)
+        self._record.message("take", consumer.name, message, redelivered=report.redelivered)
         self._strike()
 
     def _taken_message(self, consumer: ConsumerState, report: StepReport) -> Message:
@@ -230,7 +235,9 @@ class ScheduleExecutor:
             report = request.did
             assert report is not None
             kind = "refuse" if report.refused else "fenced" if report.fenced else "lost" if report.lost else report.step
-            self._record_message(kind, consumer.name, self._as_recorded(report, message), output=report.output or "")
+            self._record.message(
+                kind, consumer.name, self.layout.recorded_as(report.step, message), output=report.output or ""
+            )
             if report.fenced and not consumer.lapsed and isinstance(self.queues, Locks):
                 raise _lock_ended(consumer, f"{consumer.name} no longer has message {message.number}")
             consumer.acknowledged = consumer.acknowledged or (report.step == "acknowledge" and not report.lost)
@@ -288,29 +295,21 @@ class ScheduleExecutor:
         self._give_back(consumer, message)
 
     def _settle_without_answer(self, consumer: ConsumerState, message: Message) -> None:
-        """Count a message as done that the broker counts as done, although its consumer got no answer.
-
-        In a transaction, its effect is done too.
-        """
+        """Count a message as done that the broker counts as done, although its consumer got no answer; its effect too, if with it."""
         self._open[consumer.group, message.number] -= 1
         if self.spec.acknowledge == "with-effect":
-            self._record_message("commit", consumer.name, message)
+            self._record.message("commit", consumer.name, message)
 
     def _give_back(self, consumer: ConsumerState, message: Message) -> None:
         self._ready[consumer.group, message.queue].add(message.number)
-        self._record_message("return", consumer.name, message)
+        self._record.message("return", consumer.name, message)
         self._await_ready(consumer, message)
 
     def _await_ready(self, consumer: ConsumerState, message: Message) -> None:
         if isinstance(self.queues, CountsReady):
-            waiting = [number for _due, group, number in self._later if group == consumer.group]
-            later = len(waiting) if message.queue == self.layout.retry else 0
+            waiting = sum(group == consumer.group for _due, group, _number in self._later)
+            later = waiting if message.queue == self.layout.retry else 0
             self.queues.await_ready(message.queue, len(self._ready[consumer.group, message.queue]) + later)
-
-    def _as_recorded(self, report: StepReport, message: Message) -> Message:
-        """The message as the trace records it: once it is put into the retry topic, that is its queue."""
-        put_into = {"retry": self.layout.retry, "dead-letter": self.layout.dead_letter}.get(report.step)
-        return message if put_into is None else Message(message.number, put_into)
 
     def _put_off(self, consumer: ConsumerState, message: Message) -> None:
         """Schedule the copy of the message that is now in the retry topic."""
@@ -328,7 +327,7 @@ class ScheduleExecutor:
         """Wait until the consumer is at its first step. Refuse one without a mark: its death could not be seen later."""
         self.processes.await_step(consumer.name)
         self._check_mark(consumer)
-        self._record_consumer("start", consumer)
+        self._record.consumer("start", consumer)
 
     def _check_mark(self, consumer: ConsumerState) -> None:
         mark = self.processes.mark(consumer.name)
@@ -356,7 +355,9 @@ class ScheduleExecutor:
                     self._ready[consumer.group, consumer.holds.queue].add(consumer.holds.number)
                 elif isinstance(armed.fault, Pauses):
                     consumer.stopped = True
-                    self._record_consumer("stop", consumer)
+                    self._record.consumer("stop", consumer)
+                elif isinstance(armed.fault, AddsPartitions):
+                    self._use_partitions(armed.fault.added())
                 elif not self.processes.is_alive(consumer.name):
                     message = consumer.holds
                     self._after_death(consumer)
@@ -376,17 +377,21 @@ class ScheduleExecutor:
         for armed in self.faults.armed:
             if armed.in_progress and isinstance(armed.fault, Pauses) and self.faults.is_over(armed):
                 consumer, deleted = self._named(armed.spec.target), set(armed.fault.before_resume(self._context))
-                for (group, queue), ready in self._ready.items():
-                    for number in sorted(ready & deleted):
-                        ready.remove(number)
-                        self._open[group, number] -= 1
-                        self._record_message("delete", consumer.name, Message(number, queue))
+                for place in self._ready:
+                    self._never_given("delete", consumer, place, deleted)
                 self.faults.heal_if_over(armed)
                 consumer.stopped, consumer.due = False, self._tick + 1
-                self._record_consumer("resume", consumer)
+                self._record.consumer("resume", consumer)
+
+    def _never_given(self, kind: Kind, consumer: ConsumerState, place: tuple[str, str], numbers: Iterable[int]) -> None:
+        """Those of the messages that are ready at this place, a group and a queue, will not be given to it any more."""
+        for number in sorted(self._ready[place].intersection(numbers)):
+            self._ready[place].remove(number)
+            self._open[place[0], number] -= 1
+            self._record.message(kind, consumer.name, Message(number, place[1]))
 
     def _after_death(self, consumer: ConsumerState) -> None:
-        self._record_consumer("crash", consumer)
+        self._record.consumer("crash", consumer)
         self._broker_takes_back(consumer)
         if consumer.lapsed:
             self._slow.finished(consumer)
@@ -401,11 +406,23 @@ class ScheduleExecutor:
         for number in numbers:
             self._open[consumer.group, number] += 1
             self._ready[consumer.group, queue].add(number)
-            self._record_message("return", consumer.name, Message(number, queue))
+            self._record.message("return", consumer.name, Message(number, queue))
+
+    def _use_partitions(self, total: int | None) -> None:
+        """If the input now has ``total`` partitions, a message still to be published goes to that of its key among all of them."""
+        if total is None:
+            return
+        later = self.layout.messages(self.records, total)
+        self.messages = [*self.messages[: self._published], *later[self._published :]]
+        self._by_id = {f"m{message.number}": message for message in self.messages}
+        assert isinstance(self.queues, Rebalances), "validated: a consumer group"
+        assigned = self.queues.await_rebalance(self.spec.names)
+        for consumer in self._consumers:
+            consumer.queues = assigned[consumer.name]
 
     def _after_cut(self, consumer: ConsumerState) -> None:
         """Record the cut. The consumer works on, and learns at its next step that its connection is gone."""
-        self._record_consumer("cut", consumer)
+        self._record.consumer("cut", consumer)
         self._broker_takes_back(consumer)
         consumer.cut_off = True
 
@@ -427,23 +444,6 @@ class ScheduleExecutor:
             return not consumer.acknowledged
         done = (e.kind for e in reversed(self.trace) if e.consumer == consumer.name and e.kind not in ("crash", "cut"))
         return next(done) != "commit"
-
-    # -- the trace ------------------------------------------------------------------------------------------------
-
-    def _record_consumer(self, kind: Kind, consumer: ConsumerState) -> None:
-        message = consumer.holds.number if consumer.holds else 0
-        self._append(TraceEvent(kind, self._tick, consumer=consumer.name, message=message))
-
-    def _record_message(self, kind: Kind, consumer: str, message: Message, **details: Any) -> None:
-        """``details``: ``redelivered`` and ``output`` of the event."""
-        groups = self.layout.groups()
-        group = self.layout.group_of[consumer] if consumer and len(groups) > 1 else ""
-        number, queue = message.number, message.queue
-        self._append(TraceEvent(kind, self._tick, 0.0, consumer, number, queue, group=group, **details))
-
-    def _append(self, event: TraceEvent) -> None:
-        stored = self.timeline.emit(event.timeline_kind, **event.timeline_data())
-        self.trace.append(replace(event, at=stored.at))
 
 
 def _lock_ended(consumer: ConsumerState, shown_by: str) -> _CannotContinue:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
-from onceproof.consumers.routes import KnowsArrival, Lasts, OutlastsItsBroker
+from onceproof.consumers.routes import AddsPartitions, KnowsArrival, Lasts, OutlastsItsBroker, Recreates
 from onceproof.consumers.trace import TraceEvent, holders
 from onceproof.faults.contract import FaultOf, Proof, faults
 from onceproof.faults.table import Armed, FaultTable
@@ -97,6 +97,12 @@ class ConsumerFaults(FaultTable[ConsumerFaultSpec, ConsumerFaultContext]):
         """Faults still to strike that will have the broker give this message to a second consumer."""
         to_strike = [a.fault for a in self.armed if a.fired_at is None and a.spec.at.message == message]
         return [fault for fault in to_strike if isinstance(fault, OutlastsItsBroker)]
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether a fault has changed the input's topic in such a way that messages may be given to no consumer, although they are there."""
+        kinds = Recreates, AddsPartitions
+        return any(a.fired_at is not None and isinstance(a.fault, kinds) for a in self.armed)
 
     def arrived(self, consumer: str, message: int) -> bool:
         """Whether a fault knows that the broker has the step to which this consumer got no answer."""

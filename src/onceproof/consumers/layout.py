@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onceproof.consumers.routes import Kills, OutlastsItsBroker, Rewinds
+from onceproof.consumers.routes import AddsPartitions, Kills, OutlastsItsBroker, Rewinds
 from onceproof.data import Record
 from onceproof.faults.contract import fault_of
+from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.consumers import ConsumersSpec
-from onceproof.scenario.model import Scenario, consumers_of
+from onceproof.scenario.model import InputSpec, Scenario, consumers_of
 from onceproof.scenario.queues import input_queues
 
 #: The group of all consumers, where a scenario names none.
@@ -30,7 +31,7 @@ class Layout:
     prefix: str
     topic: str
     inputs: tuple[str, ...]
-    """The queue of each partition of the input."""
+    """The queue of each partition of the input, with those that a fault adds."""
     outputs: Mapping[str, str]
     """Name of an output -> its queue."""
     retry: str | None
@@ -59,18 +60,41 @@ class Layout:
 
     killed: frozenset[str] = frozenset()
     """Consumers that a fault kills, and whose group has to notice their death."""
+    added: int = 0
+    """How many partitions of the input, the last ones, do not exist before a fault adds them."""
+    partitions_of: Mapping[str, int] = field(default_factory=dict)
+    """Topic of an output -> its partitions, where it has more than one."""
 
     def groups(self) -> list[str]:
         return list(dict.fromkeys(self.group_of.values()))
 
+    def messages(self, records: Sequence[Record], partitions: int) -> list[Message]:
+        """The message of each record, in the partition of its key if the input has that many."""
+        queues = enumerate(keys_to_queues(records, partitions), start=1)
+        return [Message(number, self.inputs[queue]) for number, queue in queues]
+
+    def recorded_as(self, step: str, message: Message) -> Message:
+        """The message as the trace records it after this step: once it is put into another topic, that is its queue."""
+        put_into = {"retry": self.retry, "dead-letter": self.dead_letter}.get(step)
+        return message if put_into is None else Message(message.number, put_into)
+
+    @property
+    def at_start(self) -> tuple[str, ...]:
+        """The queues of the input that exist before any fault."""
+        return self.inputs[: len(self.inputs) - self.added]
+
 
 def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
     spec, consumers = scenario.input[0], consumers_of(scenario)
-    inputs = tuple(input_queues(spec, consumers.broker))
+    added = max(
+        (total for fault in scenario.chaos if (total := _total(fault, spec)) is not None), default=spec.partitions
+    )
+    inputs = tuple(input_queues(spec.model_copy(update={"partitions": added}), consumers.broker))
+    at_start = inputs[: spec.partitions]
     group_of = {name: _group(consumers, name) for name in consumers.names}
     queues_of: dict[str, tuple[str, ...]] = {}
     for group in dict.fromkeys(group_of.values()):
-        queues_of |= _assign_queues(consumers, inputs, [name for name, its in group_of.items() if its == group])
+        queues_of |= _assign_queues(consumers, at_start, [name for name, its in group_of.items() if its == group])
     if consumers.retry is not None:
         queues_of[consumers.retry.consumer] = (consumers.retry.topic,)
     dead_letter = consumers.dead_letter.topic if consumers.dead_letter is not None else None
@@ -105,7 +129,15 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
             for fault in scenario.chaos
             if issubclass(fault_of(fault), Rewinds if consumers.static else Kills)
         ),
+        added=added - spec.partitions,
+        partitions_of={name: topic.partitions for name, topic in scenario.pipeline.prepare.topics.items()},
     )
+
+
+def _total(fault: AnyFaultSpec, spec: InputSpec) -> int | None:
+    """The number of partitions of the input after this fault; None if it adds none."""
+    kind = fault_of(fault)
+    return kind.partitions_of(fault, spec.topic) if issubclass(kind, AddsPartitions) else None
 
 
 def _group(consumers: ConsumersSpec, name: str) -> str:
@@ -127,7 +159,7 @@ def assign_ranges(inputs: tuple[str, ...], members: Sequence[str]) -> dict[str, 
     return {name: inputs[starts[index] : starts[index + 1]] for index, name in enumerate(members)}
 
 
-def keys_to_queues(records: list[Record], queues: int) -> list[int]:
+def keys_to_queues(records: Sequence[Record], queues: int) -> list[int]:
     """The queue of each record: keys are assigned in the order of their first record, records without a key in turn."""
     assigned: dict[bytes, int] = {}
     return [

@@ -82,6 +82,25 @@ class Rewinds(Protocol):
 
 
 @runtime_checkable
+class Recreates(Protocol):
+    """A fault that deletes the input's topic and creates it again: a consumer may continue at a position of the old one."""
+
+    def recreates(self) -> bool: ...
+
+
+@runtime_checkable
+class AddsPartitions(Protocol):
+    """A fault that adds partitions to a topic."""
+
+    @classmethod
+    def partitions_of(cls, spec: Any, topic: str) -> int | None:
+        """How many partitions the topic has after the fault; None if it is another topic."""
+
+    def added(self) -> int | None:
+        """How many partitions the input has now. None: it has as many as before."""
+
+
+@runtime_checkable
 class Disconnects(Protocol):
     """A fault that breaks the connection of a living consumer: the broker takes back what was unacknowledged on it."""
 

@@ -31,6 +31,7 @@ Kind = Literal[
     "stop",
     "resume",
     "delete",
+    "skip",
 ]
 """``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output refused its effect;
 ``return``: the broker took the message back; ``release``: the consumer gave it back unprocessed; ``retry``: it put the message
@@ -38,7 +39,7 @@ into the retry topic; ``lost``: a step, usually an acknowledgement, got no answe
 the message that a slow one still works on; ``fenced``: the broker refused an acknowledgement because the message now belongs to
 another consumer; ``cut``: a fault broke the connection of a living consumer; ``dead-letter``: it put a message that its output refuses into the
 topic for dead letters; ``stop`` and ``resume``: a fault stopped the consumer and resumed it; ``delete``: the log deleted a
-message that the group had not been given; ``commit``: a transaction was committed; also one
+message that the group had not been given; ``skip``: it was given a later one of the same partition instead; ``commit``: a transaction was committed; also one
 whose answer was lost, once the broker is known to have it."""
 _PREFIX = "consumers."
 

@@ -15,7 +15,7 @@ from onceproof.consumers.brokers.contract import Broker, Queues
 from onceproof.consumers.executor import ScheduleExecutor
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.hints import ShrinkHints
-from onceproof.consumers.layout import Layout, Message, keys_to_queues
+from onceproof.consumers.layout import Layout
 from onceproof.consumers.processes import ConsumerProcesses
 from onceproof.consumers.schedule import ConsumerSchedule, WholeConsumers, records_of
 from onceproof.history.execution import Execution
@@ -83,10 +83,7 @@ class ConsumerPipeline:
         self._writer = writer
         records = records_of(scenario)
         self._layout = layout = layouts.of_scenario(scenario, execution.prefix)
-        messages = [
-            Message(number, layout.inputs[queue])
-            for number, queue in enumerate(keys_to_queues(records, spec.partitions), start=1)
-        ]
+        messages = layout.messages(records, spec.partitions)
         self._queues = queues = broker.lay_out(layout)
         scratch = owner.temporary_folder()
         values = {"python": sys.executable, "here": str(execution.here)}
@@ -184,7 +181,7 @@ def _progress(executor: ScheduleExecutor, layout: Layout, queues: Queues, group:
                     break
                 done += 1
         if committed is not None:
-            done = committed[number]
+            done = committed.get(number, 0)  # 0: the partition was to be added, and was not
         yield {"query": group, "batch": 0, "topic": layout.topic, "partition": number, "end_offset": done}
 
 

@@ -153,6 +153,18 @@ PHENOMENA = (
         _one("duplicate"),
     ),
     Phenomenon(
+        "A15",
+        "A topic is deleted and created again",
+        "A consumer continues in the new topic at its position in the old one, past records that it has never seen.",
+        _one("lost-write"),
+    ),
+    Phenomenon(
+        "A16",
+        "Partitions are added to a topic",
+        "Nobody reads the new partition of an input, and the keys of an output move to other partitions.",
+        (Case(("stale-tail",), "input"), Case(("misplaced",), "output")),
+    ),
+    Phenomenon(
         "B1",
         "Output before checkpoint",
         "The output of a batch is visible, the driver dies before the checkpoint records it, and the batch is replayed.",
@@ -276,6 +288,12 @@ PHENOMENA = (
         _one("lost-write"),
     ),
     Phenomenon(
+        "B18",
+        "An answer comes later than its client waits",
+        "A database is slow, not down: its client gives up and writes again what has long been committed.",
+        _one("duplicate"),
+    ),
+    Phenomenon(
         "C1",
         "State is rebuilt after a failure",
         "State comes back from a checkpoint, a changelog or the input, or it is lost with the process.",
@@ -370,6 +388,12 @@ PHENOMENA = (
         "Events and snapshots of state",
         "State is derived from events, and a crash comes between an event and the snapshot.",
         _one("wrong-value"),
+    ),
+    Phenomenon(
+        "D11",
+        "A transaction is left in doubt",
+        "The coordinator of a two-phase commit dies between its two commits, and what it does with the rest when it is back decides.",
+        _one("sink-disagreement", "lost-write"),
     ),
     Phenomenon(
         "E1",

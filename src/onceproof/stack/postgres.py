@@ -43,6 +43,8 @@ _SETTINGS: Mapping[str, str] = {
     "wal_level": "logical",
     "max_replication_slots": "4",
     "max_wal_senders": "4",
+    # The default, 0, refuses PREPARE TRANSACTION.
+    "max_prepared_transactions": "8",
     "fsync": "on",
     # The default is a minute, and a fast stop waits that long for a connection whose handshake never finished because a
     # fault had stopped the server.

@@ -6,6 +6,7 @@ The consumers' side of the same brokers is in `onceproof.consumers.clients.contr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from onceproof.base.timeline import Timeline
@@ -77,6 +78,43 @@ class Truncates(Protocol):
 
     def delete_before(self, queue: str, offset: int) -> int:
         """Delete the records of the queue before this offset; return the oldest offset that the broker then reports."""
+
+
+@runtime_checkable
+class Recreatable(Protocol):
+    """Queues whose input is a topic that can be deleted and created again."""
+
+    def recreate(self) -> Recreated:
+        """Read the only partition of the input's topic, delete the topic, and create it again under the same name."""
+
+
+@dataclass(frozen=True)
+class Recreated:
+    """A topic before and after it was deleted and created again."""
+
+    old_id: str
+    new_id: str
+    records: int
+    """How many records the old one had."""
+
+
+@runtime_checkable
+class Grows(Protocol):
+    """Queues whose topics can be given more partitions."""
+
+    def grow(self, topic: str, partitions: int) -> tuple[int, int]:
+        """Add partitions to the topic until it has that many; return how many the broker reported before and after."""
+
+
+@runtime_checkable
+class Delays(Protocol):
+    """Queues with a database whose answers can be delayed on the network."""
+
+    def delay(self, by_ms: int) -> None:
+        """From now on each answer of the database arrives that much later; 0: no longer."""
+
+    def round_trip_ms(self) -> float:
+        """How long a connection that is open waits for the answer to its smallest statement, on the consumers' way to it."""
 
 
 @runtime_checkable

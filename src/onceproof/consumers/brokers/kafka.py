@@ -12,9 +12,10 @@ from contextlib import closing
 from typing import Any, Protocol
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
     ConfigResource,
+    NewPartitions,
     OffsetSpec,
     ResourceType,
 )
@@ -22,7 +23,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented,
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.consumers.brokers.contract import Queues
+from onceproof.consumers.brokers.contract import Queues, Recreated
+from onceproof.consumers.brokers.numbered_on import NumberedOn
 from onceproof.consumers.brokers.tables import Tables
 from onceproof.consumers.layout import Layout, Message, assign_ranges
 from onceproof.data import Record
@@ -92,11 +94,15 @@ class KafkaQueues:
         self._layout = layout
         self.admin = stack.kafka.admin()
         self._meet_broker()
-        self._producer = Producer({**producer_config(stack.kafka.harness_bootstrap), "acks": "all"})
-        stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
-        for topic in self._single():
-            stack.kafka.create_topic(topic, 1)
+        self._producer = self._new_producer()
+        self._partitions = len(layout.at_start)
+        """How many the input's topic has."""
+        stack.kafka.create_topic(self._name(layout.topic), self._partitions)
+        for topic in self._others():
+            stack.kafka.create_topic(self._name(topic), layout.partitions_of.get(topic, 1))
         self._deleted: list[pa.RecordBatch] = []
+        self._past = 0
+        """How many records the input's topic had before it was deleted and created again."""
         self._tables = Tables(stack.postgres, layout) if stack.postgres is not None else None
 
     @staticmethod
@@ -187,7 +193,10 @@ class KafkaQueues:
         topic = self._name(self._layout.topic)
         for records in self._deleted:
             writer.append("input", records)
-        collect_topics(self._stack.kafka, [topic], outputs, writer, timeline, names={topic: self._layout.topic})
+        names = {topic: self._layout.topic}
+        # The records of a topic that was created again are numbered on in the history, after those of the old one.
+        to = NumberedOn(writer, self._layout.topic, self._past) if self._past else writer
+        collect_topics(self._stack.kafka, [topic], outputs, to, timeline, names=names)
         return self._tables.collect(writer) if self._tables is not None else {}
 
     def delete_before(self, queue: str, offset: int) -> int:
@@ -201,19 +210,68 @@ class KafkaQueues:
         (found,) = self.admin.list_offsets({place: oldest}, request_timeout=_ANSWER_S).values()
         return int(found.result().offset)
 
+    def recreate(self) -> Recreated:
+        topic = self._name(self._layout.topic)
+        newest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        (found,) = self.admin.list_offsets({TopicPartition(topic, 0): newest}, request_timeout=_ANSWER_S).values()
+        self._past, old = int(found.result().offset), self._id_of(topic)
+        self._deleted += read_before(self._stack.kafka, topic, 0, self._past, self._layout.topic)
+        self.admin.delete_topics([topic], request_timeout=_ANSWER_S)[topic].result()
+        wait_until(
+            f"topic {topic} to be gone",
+            lambda: topic not in self.admin.list_topics(timeout=_ANSWER_S).topics,
+            deadline_s=_ANSWER_S,
+            abandon=self._stack.check_health,
+        )
+        self._stack.kafka.create_topic(topic, self._partitions)
+        self._producer = self._new_producer()  # the old one knows the old topic
+        return Recreated(old, self._id_of(topic), self._past)
+
+    def grow(self, topic: str, partitions: int) -> tuple[int, int]:
+        name = self._name(topic)
+        before = len(self.admin.list_topics(name, timeout=_ANSWER_S).topics[name].partitions)
+        self.admin.create_partitions([NewPartitions(name, partitions)], request_timeout=_ANSWER_S)[name].result()
+
+        def led() -> int | None:
+            found = self.admin.list_topics(name, timeout=_ANSWER_S).topics[name].partitions
+            return len(found) if len(found) >= partitions and all(p.leader >= 0 for p in found.values()) else None
+
+        reason = f"topic {name} to have {partitions} partitions"
+        after = wait_until(reason, led, deadline_s=_ANSWER_S, abandon=self._stack.check_health)
+        if topic == self._layout.topic:
+            self._partitions = after
+            self._producer = self._new_producer()  # the old one knows the old number
+        return before, after
+
+    def delay(self, by_ms: int) -> None:
+        assert self._stack.postgres is not None, "validated: the stack has Postgres"
+        proxy = self._stack.postgres.proxy
+        proxy.add_toxic("latency", "downstream", latency=by_ms, jitter=0) if by_ms else proxy.heal()
+
+    def round_trip_ms(self) -> float:
+        assert self._tables is not None, "validated: the stack has Postgres"
+        return self._tables.round_trip_ms()
+
+    def _new_producer(self) -> Producer:
+        return Producer({**producer_config(self._stack.kafka.harness_bootstrap), "acks": "all"})
+
+    def _id_of(self, topic: str) -> str:
+        asked = TopicCollection([topic])
+        return str(self.admin.describe_topics(asked, request_timeout=_ANSWER_S)[topic].result().topic_id)
+
     def remove(self) -> None:
         """Does not wait for the deletion: the next execution uses other names."""
-        self.admin.delete_topics([self._name(self._layout.topic), *self._single()], request_timeout=_ANSWER_S)
+        topics = [self._name(topic) for topic in (self._layout.topic, *self._others())]
+        self.admin.delete_topics(topics, request_timeout=_ANSWER_S)
         if self._tables is not None:
             self._tables.drop_slots()
 
     def group(self, name: str) -> str:
         return f"{self._layout.prefix}{name}"
 
-    def _single(self) -> list[str]:
-        """The topics with a single partition. The one for dead letters is among the outputs."""
-        retry = [self._layout.retry] if self._layout.retry is not None else []
-        return [self._name(topic) for topic in (*self._layout.outputs.values(), *retry)]
+    def _others(self) -> list[str]:
+        """The topics besides the input's. The one for dead letters is among the outputs."""
+        return [*self._layout.outputs.values(), *([self._layout.retry] if self._layout.retry is not None else [])]
 
     def _name(self, topic: str) -> str:
         return f"{self._layout.prefix}{topic}"
@@ -234,6 +292,7 @@ class GroupQueues(KafkaQueues):
 
     def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
         super().__init__(stack, layout)
+        self._queues_of = dict(layout.queues_of)
         if layout.offset_reset == "error":  # without any committed offset its members would end at once
             for group in layout.groups():
                 self._commit(group, 0)
@@ -275,7 +334,7 @@ class GroupQueues(KafkaQueues):
 
     def is_connected(self, consumer: str, mark: str, check: Callable[[], None]) -> bool:
         """Wait until the group has assigned it exactly the partitions that the schedule expects: members join one by one."""
-        wanted = set(self._layout.queues_of[consumer])
+        wanted = set(self._queues_of[consumer])
 
         def abandon() -> None:
             self._stack.check_health()
@@ -307,6 +366,7 @@ class GroupQueues(KafkaQueues):
             explain=lambda: str(self._assigned(group)),
             hint="a consumer must poll while it waits at its gate to take, and not while it has a message (docs/consumers.md)",
         )
+        self._queues_of = {**self._queues_of, **assigned}
         return assigned
 
     def _assigned(self, group: str) -> dict[str, set[str]]:
@@ -332,7 +392,7 @@ class GroupQueues(KafkaQueues):
     def committed(self, group: str) -> Mapping[int, int]:
         if self._tables is not None and self._layout.keeps_positions:
             return self._tables.positions(self.group(group), self._name(self._layout.topic))
-        places = [TopicPartition(self._name(self._layout.topic), number) for number in range(len(self._layout.inputs))]
+        places = [TopicPartition(self._name(self._layout.topic), number) for number in range(self._partitions)]
         why = ["nothing"]
         # A consumer that never joins asks. An admin client crashes the process if the group's coordinator is still loading
         # (librdkafka issue 5040).
@@ -347,7 +407,7 @@ class GroupQueues(KafkaQueues):
                 return None
             # While a transaction with an offset is open there is an error or no answer (KIP-447). -1001: nothing was committed.
             why[:] = [f"{p.topic}-{p.partition}: {p.error}" for p in found if p.error]
-            return None if why else {p.partition: max(p.offset, 0) for p in found}
+            return None if why else {p.partition: max(p.offset, 0) + self._past for p in found}
 
         with closing(asking):
             return wait_until(

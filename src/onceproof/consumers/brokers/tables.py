@@ -6,6 +6,7 @@ of all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -61,6 +62,13 @@ class Tables:
         with self._connected() as connection:
             found = dict(connection.execute(question.format(sql.Identifier(POSITIONS)), [group, topic]).fetchall())
         return {partition: found.get(partition, 0) for partition in range(len(self._layout.inputs))}
+
+    def round_trip_ms(self) -> float:
+        """How long a connection like the consumers' waits for the answer to its smallest statement, in milliseconds."""
+        with self._connected() as connection:
+            began = time.monotonic()
+            connection.execute("SELECT")
+            return 1000 * (time.monotonic() - began)
 
     def collect(self, writer: HistoryWriter) -> dict[str, Any]:
         """Write the commits and the rows of the tables; returns their description for ``run.json``."""
