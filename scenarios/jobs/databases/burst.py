@@ -22,7 +22,7 @@ ROOM = 2
 def shop(member: Member, placed: Topic) -> None:
     for order in member.messages():
         member.next_effect("placed")
-        placed.send({"id": order["id"], "key": order["key"]})
+        placed.send(order, order["key"])
 
 
 def booking(member: Member, placed: Topic, booked: Booked, full: str) -> None:

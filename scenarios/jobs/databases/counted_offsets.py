@@ -32,7 +32,7 @@ def shop(member: Member) -> None:
     for order in member.messages():
         member.next_effect("placed")
         producer.begin_transaction()
-        producer.produce(placed, json.dumps(order), partition=0)
+        producer.produce(placed, json.dumps(order), order["key"], partition=0)
         producer.flush()
         if order["id"] % 3 == 1:  # the customer has cancelled it
             producer.abort_transaction()
@@ -43,12 +43,15 @@ def shop(member: Member) -> None:
 def booking(member: Member, placed: Topic, database: psycopg.Connection, done: str) -> None:
     booked = Booked(database)
     for _ in member.messages():
-        begin, position = begin_of_batch(database), booked.position()
+        begin = begin_of_batch(database)
+        position = max(begin, booked.position())
         batch = list(placed.since(begin))
         for offset, order in batch[position - begin :] if done == "counted" else after(position, batch):
             member.next_effect("booked")
             booked.add(offset, order)
-        database.execute("UPDATE batch SET begin = %s", [booked.position()])
+        if batch:
+            last, _order = batch[-1]
+            database.execute("UPDATE batch SET begin = %s", [last + 1])
 
 
 def begin_of_batch(database: psycopg.Connection) -> int:

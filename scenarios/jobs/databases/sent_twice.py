@@ -18,7 +18,7 @@ from topic import Topic
 def till(member: Member, sent: Topic) -> None:
     for order in member.messages():
         member.next_effect("sent")
-        sent.send({"id": order["id"], "key": order["key"]})
+        sent.send(order, order["key"])
 
 
 def booking(member: Member, sent: Topic, booked: Booked) -> None:
