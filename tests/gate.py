@@ -49,6 +49,7 @@ TWINS = (
     ("offset-before-effect-loses", "offset-before-effect-transactional", "lost-write"),
     ("poison-skipped", "poison-dead-letter", "lost-write"),
     ("retention-skips", "retention-stops", "lost-write"),
+    ("row-too-large-skipped", "row-too-large-dead-letter", "lost-write"),
 )
 
 

@@ -10,6 +10,7 @@ from onceproof.sinks.postgres_staged import PostgresStaged
 parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures")
 parser.add_argument("--staged", action="store_true", help="write from the tasks, not from the driver")
 parser.add_argument("--commit-timeout", type=float, default=30.0, help="seconds to wait for the answer to a COMMIT")
+parser.add_argument("--dead-letters", help="table for rows that Postgres refuses (default: they fail their batch)")
 args = parser.parse_args()
 
 spark = spark_session("flights-to-postgres")
@@ -19,6 +20,7 @@ sink = (PostgresStaged if args.staged else PostgresAppend)(
     pipeline="flights-to-postgres",
     checkpoint=args.checkpoint,
     commit_timeout_s=args.commit_timeout,
+    dead_letters=args.dead_letters,
 )
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
 run(flights, sink, args.checkpoint)

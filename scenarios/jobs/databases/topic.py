@@ -8,21 +8,34 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewTopic,
     ResourceType,
 )
 
 
 class Topic:
     def __init__(self, output: str) -> None:
-        self._name = json.loads(os.environ["ONCEPROOF_OUTPUTS"])[output]
+        """``output``: an output of the scenario, or else a topic of the program's own, which is created if it does not exist."""
+        outputs = json.loads(os.environ["ONCEPROOF_OUTPUTS"])
+        self._name = outputs.get(output, f"{os.environ['ONCEPROOF_GROUP']}-{output}")
         self._servers: dict[str, str | int | float | bool] = {"bootstrap.servers": os.environ["ONCEPROOF_KAFKA"]}
         self._producer = Producer({**self._servers, "enable.idempotence": True, "acks": "all"})
+        if output not in outputs:
+            self._create()
+
+    def _create(self) -> None:
+        admin = AdminClient(self._servers)
+        try:
+            admin.create_topics([NewTopic(self._name, 1)])[self._name].result()
+        except KafkaException as refused:
+            if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
     def compact(self) -> None:
         """Let Kafka keep only the last record of each key, and of a deleted key none."""
@@ -63,6 +76,22 @@ class Topic:
             (record.key().decode(), json.loads(record.value()) if record.value() is not None else None)
             for record in self._read()
         ]
+
+    def since(self, begin: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Offset and value of each committed record from offset ``begin`` to the end of the log."""
+        settings = {"group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True}
+        with closing(Consumer({**self._servers, **settings})) as reader:
+            reader.assign([TopicPartition(self._name, 0, begin)])
+            while True:
+                record: Any = reader.poll(10)
+                if record is None:
+                    continue
+                if record.error() is None:
+                    yield record.offset(), json.loads(record.value())
+                elif record.error().code() == KafkaError._PARTITION_EOF:
+                    return
+                else:
+                    raise KafkaException(record.error())
 
     def _read(self, last: int | None = None) -> Iterator[Any]:
         with closing(Consumer({**self._servers, "group.id": "none", "enable.auto.commit": False})) as reader:
