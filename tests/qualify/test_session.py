@@ -238,6 +238,16 @@ def test_a_run_that_did_not_drain_leaves_every_promise_in_doubt(work: Callable[.
     assert matrix.statement(result).endswith("Whether a delivery promise held is in doubt")
 
 
+def test_a_doubt_about_a_shared_run_counts_also_if_a_fault_missed_in_it(
+    work: Callable[..., Any], runs: MadeUpRuns
+) -> None:
+    runs.missing_together, runs.doubts = {"crash after-sink-commit"}, {2: ("3 records sent to flights were lost",)}
+    result = work()
+    assert all(cell.verdict is Outcome.HELD for cell in result.cells if cell.reachable), "also the one that missed, alone"
+    assert result.outcome is Outcome.INCONCLUSIVE and result.strongest.delivery is None
+    assert result.unclear == ("runs/02-8-faults-2: 3 records sent to flights were lost",)
+
+
 def test_the_deadline_of_a_run_alone_is_within_the_budget(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     runs.missing = {"crash before-offset-log"}
     work(budget_s=300)
