@@ -19,6 +19,7 @@ from onceproof.explore.schedules import ORDER, Place
 from onceproof.explore.session import _covering
 from onceproof.history.memory import MemoryTables
 from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
+from onceproof.qualify.directory import locked
 from onceproof.scenario.points import Point
 from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import Executed
@@ -116,6 +117,22 @@ def test_the_state_is_read_back_as_it_was_stored_also_after_half_a_line(tmp_path
     assert stored == plan
     assert again.results() == {(FIRST,): DUPLICATE, (FIRST, SECOND): HELD}
     assert [one.agrees for one in again.confirmations()] == [True]
+
+
+def test_a_violation_is_not_replaced_by_a_later_result(tmp_path: Path, plan: Plan) -> None:
+    directory = Directory.create(tmp_path, "s")
+    directory.save(plan)
+    faults = (Place(1, Point.AFTER_SINK_COMMIT),)
+    for verdict in ("inconclusive", "violated", "held"):
+        directory.add_result(faults, Verdicts(verdict))
+    assert directory.results()[faults].state is State.VIOLATED
+
+
+def test_only_one_command_at_a_time_works_in_a_directory(tmp_path: Path, plan: Plan) -> None:
+    directory = Directory.create(tmp_path, "s")
+    directory.save(plan)
+    with locked(directory.path, "explore"), pytest.raises(UsageError, match="another onceproof explore works in"):
+        explore(go_on=directory.path)
 
 
 def test_a_folder_without_an_exploration_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,7 +17,7 @@ from onceproof.explore.exploration import Directory, Plan
 from onceproof.explore.result import Exploration
 from onceproof.explore.session import Listener, Session
 from onceproof.history.run_directory import private_files
-from onceproof.qualify.directory import digest_of
+from onceproof.qualify.directory import digest_of, locked
 from onceproof.qualify.session import check_has_batches
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 from onceproof.warm.tier import unavailable
@@ -98,10 +99,13 @@ def explore(
             "an exploration that is continued keeps its schedules, its seed and its rows",
             hint="give only --budget, or begin a new one: onceproof explore SCENARIO",
         )
-    with private_files():
-        loaded, directory, plan = (
-            _resumed(Path(go_on)) if go_on is not None else _begun(scenario, wanted or Wanted(), Path(runs_dir))
-        )
+    with private_files(), ExitStack() as held:
+        if go_on is not None:
+            held.enter_context(locked(Directory.open(Path(go_on))[0].path, "explore"))  # before the state is read
+            loaded, directory, plan = _resumed(Path(go_on))
+        else:
+            loaded, directory, plan = _begun(scenario, wanted or Wanted(), Path(runs_dir))
+            held.enter_context(locked(directory.path, "explore"))
         with hiding(of_environment(loaded.scenario.pipeline.secrets)):
             return Session(loaded, directory, plan, budget_s=budget_s, listener=listener or Silent()).work()
 
