@@ -181,7 +181,7 @@ class Directory:
 
     def results(self) -> dict[Faults, Verdicts]:
         """What was found until now, without schedules that could not be executed."""
-        found = {}
+        found: dict[Faults, Verdicts] = {}
         for row in self._rows(_RESULTS):
             faults = _faults(row.pop("faults"))
             if faults not in found or found[faults].state is not State.VIOLATED:  # a violation is never retried away
