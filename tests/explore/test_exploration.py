@@ -118,6 +118,15 @@ def test_the_state_is_read_back_as_it_was_stored_also_after_half_a_line(tmp_path
     assert [one.agrees for one in again.confirmations()] == [True]
 
 
+def test_a_violation_is_not_replaced_by_a_later_result(tmp_path: Path, plan: Plan) -> None:
+    directory = Directory.create(tmp_path, "s")
+    directory.save(plan)
+    faults = (Place(1, Point.AFTER_SINK_COMMIT),)
+    for verdict in ("inconclusive", "violated", "held"):
+        directory.add_result(faults, Verdicts(verdict))
+    assert directory.results()[faults].state is State.VIOLATED
+
+
 def test_a_folder_without_an_exploration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no exploration\.json"):
         Directory.open(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,16 @@ def test_another_oracle_is_less_coverage() -> None:
     assert list(after.losses(before)) == [f"another oracle: {after.oracle} instead of {before.oracle}"]
 
 
+@pytest.mark.parametrize("looser", [{"compare": ["id"]}, {"identity": ["id"]}])
+def test_an_output_that_is_compared_less_strictly_is_less_coverage(looser: dict[str, Any]) -> None:
+    scenario = load(find("naive-append"))
+    before = Coverage.of(verdict("one"), scenario)
+    outputs = {name: spec.model_copy(update=looser) for name, spec in scenario.outputs.items()}
+    after = Coverage.of(verdict("one"), scenario.model_copy(update={"outputs": outputs}))
+    assert list(after.losses(before)) == [f"compared in another way: output {name}" for name in sorted(outputs)]
+    assert list(before.losses(before)) == []
+
+
 def test_a_baseline_of_version_1_is_read_and_says_what_it_lacks(project: Runs) -> None:
     gate("--update")
     stored = json.loads(Path("onceproof-gate.json").read_text())
@@ -320,6 +331,22 @@ def test_missing_files_are_usage_errors(project: Runs) -> None:
     Path("onceproof-gate.json").write_text('{"version": 3, "scenarios": {}}')
     code, text = gate()
     assert code == 2
+
+
+def test_a_baseline_that_cannot_be_written_whole_leaves_the_old_one(
+    project: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate("--update")
+    file = Path("onceproof-gate.json")
+    before, known = file.read_text(), Baseline.read(file)
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, most))  # Python ignores the signal, and the write fails
+    try:
+        with pytest.raises(EnvironmentProblem, match="cannot write the baseline"):
+            known.write(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    assert file.read_text() == before and file.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_baseline_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from onceproof.gate import session
 from onceproof.gate.baseline import Baseline, HeldCells
 from onceproof.gate.session import Status
 from onceproof.gate.settings import GateQualification, GateScenario
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.session import Qualification
@@ -51,7 +52,7 @@ def qualified(
     directory = Directory.create(folder, "job")
     progress = QualificationProgress("job", "job.yaml", "0" * 64, 7, cells=cells, steps=2, spent_s=61.0, ended=ended)
     directory.save(progress)
-    without_faults = Verdict("job", first or (H if cells else V), {}, ("why",))
+    without_faults = Verdict("job", first or (H if cells else V), StatedClaim(), ("why",))
     outcome = V if V in verdicts else H
     scenario = load(find("naive-append"))
     return Qualification(scenario, directory, progress, cells, without_faults, None, outcome, 60.0, unclear=unclear)
@@ -81,6 +82,19 @@ def test_what_the_budget_left_out_is_named_and_does_not_fail_the_gate(tmp_path: 
 def test_a_cell_that_is_no_longer_shown_to_hold_is_less_coverage(tmp_path: Path) -> None:
     status, why = judged(tmp_path, H, N, before=["after-offset-log", "after-sink-commit"])
     assert (status, why) == (Status.LESS_COVERAGE, "no longer shown to hold: crash driver at after-sink-commit")
+
+
+def test_cells_that_hold_for_a_weaker_claim_are_less_coverage(tmp_path: Path) -> None:
+    before = qualified(tmp_path, H)
+    weaker = before.scenario.claim.model_copy(update={"delivery": "at-least-once"})
+    scenario = before.scenario.model_copy(update={"claim": weaker})
+    after = replace(before, scenario=scenario, first=replace(before.first, claim=StatedClaim.of(scenario)))
+    item = GateQualification(path="job.yaml")
+    row = session.judged_qualification(
+        item, after, HeldCells.of(replace(before, first=replace(before.first, claim=StatedClaim.of(before.scenario))))
+    )
+    assert row.status is Status.LESS_COVERAGE
+    assert row.why == "another claim: delivery at-least-once instead of effectively-once"
 
 
 def test_nothing_exercised_is_inconclusive(tmp_path: Path) -> None:

@@ -41,11 +41,14 @@ class MadeUpRuns:
         self.first = Outcome.HELD
         self.missing: set[str] = set()
         self.missing_alone: set[str] = set()
+        self.missing_together: set[str] = set()
         self.violated: set[int] = set()
         """Numbers of the runs in which effects were lost, in an unknown batch."""
         self.stuck: set[int] = set()
         self.cut: set[int] = set()
         """Numbers of the runs that ended before they had drained, with inconclusive batches."""
+        self.doubts: dict[int, tuple[str, ...]] = {}
+        """Number of a run in which a fault missed -> doubts about the whole run."""
         self.slow: dict[int, float] = {}
         self.raising: dict[int, Exception] = {}
 
@@ -91,6 +94,7 @@ class MadeUpRuns:
                 (
                     f"{f.fault} {f.at.point}" not in self.missing
                     and (len(scenario.chaos) > 1 or f"{f.fault} {f.at.point}" not in self.missing_alone)
+                    and (len(scenario.chaos) == 1 or f"{f.fault} {f.at.point}" not in self.missing_together)
                 )
                 or len(self.files) in self.stuck,
             )
@@ -109,11 +113,12 @@ class MadeUpRuns:
             batches = tuple(replace(batch, verdict=Outcome.INCONCLUSIVE) for batch in batches)
             outcome = Outcome.VIOLATED
         counts = {f"expected.{output}": 9 for output in scenario.outputs}
+        missed = tuple(f"fault {f.fault} {f.target} fired but did not hit" for f in faults if not f.hit)
         return Verdict(
             scenario.name,
             outcome,
             StatedClaim(),
-            ("a reason",),
+            (*self.doubts.get(len(self.files), ()), *missed) or ("a reason",),
             findings,
             faults=faults,
             counts=counts,

@@ -18,7 +18,7 @@ from onceproof.gate.baseline import HeldCells
 from onceproof.gate.session import Status, judged_qualification
 from onceproof.gate.settings import GateQualification
 from onceproof.judge.findings import Outcome
-from onceproof.qualify import matrix
+from onceproof.qualify import matrix, session
 from onceproof.qualify.cells import CellState
 from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.matrix import statement
@@ -49,8 +49,17 @@ def test_a_job_that_is_wrong_without_faults_is_given_none(work: Callable[..., An
     result = work()
     assert (result.outcome, result.cells, len(runs.files)) == (Outcome.VIOLATED, (), 1)
     assert "No fault was tried" in matrix.statement(result)
-    runs.first = Outcome.HELD  # fixed meanwhile
-    assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
+    runs.first = Outcome.HELD  # a violation that shows only now and then is one
+    again = work(directory_to_continue=result.directory.path)
+    assert (again.outcome, again.cells, len(runs.files)) == (Outcome.VIOLATED, (), 1)
+
+
+def test_a_run_without_faults_that_proved_nothing_is_tried_again(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.first = Outcome.INCONCLUSIVE
+    result = work()
+    runs.first = Outcome.HELD
+    again = work(directory_to_continue=result.directory.path)
+    assert again.outcome is Outcome.HELD and result.progress.first not in again.progress.decided
 
 
 def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], runs: MadeUpRuns) -> None:
@@ -92,6 +101,27 @@ def test_an_interruption_keeps_the_results(work: Callable[..., Any], runs: MadeU
     result = work(directory_to_continue=path)
     assert result.outcome is Outcome.HELD
     assert sum("without-faults" in file.name for file in runs.files) == 1
+
+
+def test_a_violated_run_that_was_interrupted_after_its_verdict_stays_one(
+    work: Callable[..., Any], runs: MadeUpRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.violated = {2}
+
+    def interrupted_while_its_page_is_written(*given: Any, **settings: Any) -> Any:
+        done = runs.run(*given, **settings)
+        if len(runs.files) == 2:
+            raise Interrupted("interrupted by SIGINT")
+        return done
+
+    monkeypatch.setattr(session, "run", interrupted_while_its_page_is_written)
+    with pytest.raises(Interrupted):
+        work()
+    (path,) = tmp_path.glob("qualify-*")
+    result = work(directory_to_continue=path)
+    assert all(cell.verdict is Outcome.HELD for cell in result.cells if cell.reachable), "run again, each of them held"
+    assert result.outcome is Outcome.VIOLATED and result.unclaimed == {"runs/02-8-faults-2": {"lost-write": 3}}
+    assert "a run that was interrupted after its verdict; no cell is known" in matrix.as_text(result)
 
 
 def test_cells_of_a_failed_run_are_tried_alone_and_a_second_failure_ends_the_qualification(
@@ -238,6 +268,18 @@ def test_a_run_that_did_not_drain_leaves_every_promise_in_doubt(work: Callable[.
     assert matrix.statement(result).endswith("Whether a delivery promise held is in doubt")
 
 
+def test_a_doubt_about_a_shared_run_counts_also_if_a_fault_missed_in_it(
+    work: Callable[..., Any], runs: MadeUpRuns
+) -> None:
+    runs.missing_together, runs.doubts = {"crash after-sink-commit"}, {2: ("3 records sent to flights were lost",)}
+    result = work()
+    assert all(cell.verdict is Outcome.HELD for cell in result.cells if cell.reachable), (
+        "also the one that missed, alone"
+    )
+    assert result.outcome is Outcome.INCONCLUSIVE and result.strongest.delivery is None
+    assert result.unclear == ("runs/02-8-faults-2: 3 records sent to flights were lost",)
+
+
 def test_the_deadline_of_a_run_alone_is_within_the_budget(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     runs.missing = {"crash before-offset-log"}
     work(budget_s=300)
@@ -251,6 +293,23 @@ def test_continuing_is_refused_if_the_scenario_has_changed(work: Callable[..., A
     (result.directory.path / FILE).write_text(json.dumps({**stored, "digest": "another"}))
     with pytest.raises(UsageError, match="has changed since the qualification"):
         resume(result.directory.path)
+
+
+def test_continuing_is_refused_for_another_version_or_if_the_copy_of_the_scenario_has_changed(
+    work: Callable[..., Any], runs: MadeUpRuns
+) -> None:
+    directory = work(budget_s=80).directory
+    started, stored = len(runs.files), Directory.open(directory.path)[1]
+    for version in ("0.0.1", ""):
+        directory.save(replace(stored, onceproof=version))
+        with pytest.raises(UsageError, match="began the qualification"):
+            work(directory_to_continue=directory.path)
+    directory.save(stored)
+    weaker = directory.scenario.read_text().replace("effectively-once", "at-least-once")
+    directory.scenario.write_text(weaker)
+    with pytest.raises(UsageError, match=r"scenario\.yaml has changed since"):
+        work(directory_to_continue=directory.path)
+    assert len(runs.files) == started
 
 
 def test_continuing_is_refused_while_another_command_works_in_the_directory(runs: MadeUpRuns, tmp_path: Path) -> None:

@@ -104,17 +104,21 @@ def test_with_any_unclear_run_no_promise_is_reported_as_held(upsert: Scenario) -
     assert claim.broken == {"effectively-once": ["duplicate"], "at-most-once": ["duplicate"]}
 
 
-def ended(outcome: Outcome = Outcome.HELD, *, hit: bool = True, judged: bool = True) -> Verdict:
+CRASHED, MISSED = "checker x crashed\nthere", "fault crash driver (batch 2 at after-sink-commit) fired but did not hit"
+
+
+def ended(outcome: Outcome = Outcome.HELD, *whys: str, hit: bool = True, judged: bool = True) -> Verdict:
     fault = FaultReport("crash", "driver", "last_seen", 2, "after-sink-commit", True, True, hit)
     counts = {"expected.last_seen": 9} if judged else {}
-    return Verdict("small", outcome, StatedClaim(), ("checker x crashed\nthere",), faults=(fault,), counts=counts)
+    return Verdict("small", outcome, StatedClaim(), whys or (CRASHED,), faults=(fault,), counts=counts)
 
 
 @pytest.mark.parametrize(
     ("verdict", "drained", "why"),
     [
         (ended(), True, None),
-        (ended(Outcome.INCONCLUSIVE, hit=False), True, None),
+        (ended(Outcome.INCONCLUSIVE, MISSED, hit=False), True, None),
+        (ended(Outcome.INCONCLUSIVE, "3 records were lost", MISSED, hit=False), True, "3 records were lost"),
         (ended(), False, "the run did not drain, so more may still have come"),
         (ended(Outcome.VIOLATED), False, "the run did not drain, so more may still have come"),
         (ended(Outcome.INCONCLUSIVE), True, "checker x crashed"),

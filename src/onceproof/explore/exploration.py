@@ -8,6 +8,7 @@
     confirmed.jsonl    one line for each schedule that was repeated with real kills
     warm/              logs of the services and of the session, and a run directory for each distinct outcome
     runs/              a run directory for each ordinary run
+    lock               locked while a command works in the directory; empty
 """
 
 from __future__ import annotations
@@ -181,10 +182,11 @@ class Directory:
 
     def results(self) -> dict[Faults, Verdicts]:
         """What was found until now, without schedules that could not be executed."""
-        found = {}
+        found: dict[Faults, Verdicts] = {}
         for row in self._rows(_RESULTS):
             faults = _faults(row.pop("faults"))
-            found[faults] = Verdicts(**row)
+            if faults not in found or found[faults].state is not State.VIOLATED:  # a violation is never retried away
+                found[faults] = Verdicts(**row)
         return {faults: one for faults, one in found.items() if one.state is not State.NOT_EXECUTED}
 
     def drawn(self) -> Drawn:

@@ -12,11 +12,29 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.history import run_files
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify.session import Qualification
 from onceproof.scenario.model import Scenario
 
 _EXPECTED = "expected."
+#: The fields of an output that say how it is compared, apart from its claim and the ignored columns.
+_COMPARED = frozenset(
+    [
+        "kind",
+        "identity",
+        "expected",
+        "dead_letter_of",
+        "compare",
+        "tolerance",
+        "headers",
+        "placement",
+        "compare_key",
+        "source",
+        "progress",
+        "epoch",
+    ]
+)
 
 
 class Coverage(BaseModel):
@@ -37,6 +55,8 @@ class Coverage(BaseModel):
     """Output -> number of rows that the oracle expected in it. None: of version 1, which did not store them."""
     oracle: str | None = None
     """The kind of the oracle and a digest of its settings. None: of version 1."""
+    compared: dict[str, str] | None = None
+    """Output -> a digest of how it is compared (identity, columns, tolerances, ...). None: of an earlier onceproof."""
     seconds: float
 
     @classmethod
@@ -58,6 +78,10 @@ class Coverage(BaseModel):
                 if name.startswith(_EXPECTED)
             },
             oracle=_identity_of_oracle(scenario),
+            compared={
+                name: _digest(spec.model_dump(mode="json", include=set(_COMPARED), exclude_defaults=True))
+                for name, spec in sorted(scenario.outputs.items())
+            },
             seconds=round(verdict.seconds, 1),
         )
 
@@ -81,6 +105,10 @@ class Coverage(BaseModel):
                 yield f"no longer judged: output {output}"
             elif now[output] < rows:
                 yield f"{now[output]:,} rows expected in {output} instead of {rows:,}"
+        how = self.compared or {}
+        for output, digest in (before.compared or {}).items():
+            if how.get(output, digest) != digest:
+                yield f"compared in another way: output {output}"
         if before.oracle is not None and self.oracle != before.oracle:
             yield f"another oracle: {self.oracle} instead of {before.oracle}"
 
@@ -97,12 +125,15 @@ class HeldCells(BaseModel):
 
     cells: list[str]
     """The names of the cells that were exercised and held, sorted."""
+    first: Coverage | None = None
+    """What the run without faults examined: a cell that holds shows less if less is claimed. None: of an earlier onceproof."""
     seconds: float
 
     @classmethod
     def of(cls, result: Qualification) -> HeldCells:
         held = sorted(cell.name for cell in result.cells if cell.exercised and cell.verdict is Outcome.HELD)
-        return cls(cells=held, seconds=round(result.progress.spent_s, 1))
+        first = Coverage.of(result.first, result.scenario)
+        return cls(cells=held, first=first, seconds=round(result.progress.spent_s, 1))
 
 
 def _identity_of_oracle(scenario: Scenario) -> str:
@@ -111,10 +142,14 @@ def _identity_of_oracle(scenario: Scenario) -> str:
     Nor does the folder of this checkout or of onceproof count, where ``{here}`` of a base in another folder names it: CI has another.
     """
     settings = scenario.oracle.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return f"{scenario.oracle.kind} {_digest(settings)}"
+
+
+def _digest(settings: dict[str, Any]) -> str:
     text = json.dumps(settings, sort_keys=True)
     for folder in (Path(__file__).resolve().parents[1], Path.cwd()):
         text = text.replace(json.dumps(f"{folder}/").strip('"'), "")
-    return f"{scenario.oracle.kind} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Baseline(BaseModel):
@@ -149,7 +184,9 @@ class Baseline(BaseModel):
         """Raises `EnvironmentProblem`."""
         document = self.model_dump(exclude=None if self.qualifications else {"qualifications"})
         text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+        mode = path.stat().st_mode if path.exists() else 0o644  # it is committed: not for its owner alone
         try:
-            path.write_text(text, encoding="utf-8")
+            run_files.write_text(path.resolve(), text)  # a full disk must not cost the old one
+            path.chmod(mode)
         except OSError as error:
             raise EnvironmentProblem(f"cannot write the baseline {path}: {error.strerror}") from None

@@ -166,6 +166,8 @@ def judged_qualification(item: GateQualification, result: Qualification, before:
         return row(status, f"no cell is violated, although it is known to be bad{rest}")
     names = {cell.name: cell.title() for cell in result.cells}
     lost = [names.get(name, name) for name in before.cells if name not in found.cells] if before is not None else []
+    if losses := _less_examined(found, before):
+        return row(Status.LESS_COVERAGE, "; ".join(losses))
     if lost and set(lost) <= set(left_out) and result.progress.ended == "budget":
         return row(Status.INCONCLUSIVE, _named("held before, and the budget ended first", lost))
     if lost:
@@ -175,6 +177,12 @@ def judged_qualification(item: GateQualification, result: Qualification, before:
         return row(Status.INCONCLUSIVE, f"{held}{rest}")
     new = "; not in the baseline yet" if before is None else ""
     return row(Status.PASSED, f"{held}{new}{rest}")
+
+
+def _less_examined(now: HeldCells, before: HeldCells | None) -> list[str]:
+    if before is None or before.first is None or now.first is None:
+        return []
+    return list(now.first.losses(before.first))
 
 
 def _named(what: str, titles: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ import json
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import absolute
+from onceproof.base.version import __version__
 from onceproof.history import run_files
 from onceproof.history.run_directory import locked, run_dir_problem
 from onceproof.judge.findings import Outcome
@@ -51,6 +52,10 @@ class QualificationProgress:
     seed: int
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that the scenario names by ``{here}`` (its job, for example): path from there -> SHA-256 when the qualification began."""
+    copy: str = ""
+    """SHA-256 of the directory's own copy of the scenario, which the runs use."""
+    onceproof: str = ""
+    """The version of onceproof that began it."""
     stack: str | None = None
     """The stack that ``--stack`` named. Its profile is read again by ``--continue``, because it holds secrets."""
     kinds: tuple[str, ...] = ()
@@ -153,6 +158,22 @@ class Directory:
         """
         with locked(self.path, "qualify"):
             yield
+
+    def refuse_changes(self, progress: QualificationProgress) -> None:
+        """Raises `UsageError` if the scenario, a file that it names, or the version of onceproof is another than at the beginning."""
+        original = Path(progress.scenario_path)
+        hint = f"what was found may no longer be true; begin a new one: onceproof qualify {original}"
+        if progress.onceproof != __version__:
+            began = progress.onceproof or "an earlier version"
+            message = f"onceproof {began} began the qualification in {self.path}, and this is {__version__}"
+            raise UsageError(message, hint=hint)
+        files = {original: progress.digest, self.scenario: progress.copy}
+        files |= {original.resolve().parent / name: digest for name, digest in progress.files.items()}
+        for file, digest in files.items():
+            # A missing file has not changed: the directory has a copy of the scenario, and a run reports any other missing file.
+            with suppress(OSError):
+                if file.is_file() and digest_of(file) != digest:
+                    raise UsageError(f"{file} has changed since the qualification in {self.path} began", hint=hint)
 
     def save(self, progress: QualificationProgress) -> None:
         """Replace the state in one step: a reader, or `--continue` after a crash, finds the old state or the new one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from onceproof.base.errors import HistoryError
 from onceproof.base.timeline import Event
 from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict, Witness
 from onceproof.qualify.cells import Cell, CellState
+from onceproof.qualify.directory import Directory, QualificationProgress
 
 
 def fired_by(events: Iterable[Event]) -> Mapping[int, str]:
@@ -28,6 +30,23 @@ def read_verdict(run_dir: Path) -> Verdict:
         again = f"judge the run again: onceproof check {run_dir}"
         gone = "the qualification needs this run: put its directory back, or begin a new qualification"
         raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None
+
+
+def violated_runs(directory: Directory, progress: QualificationProgress) -> list[str]:
+    """Return the runs that were judged violated, but ended before the state had them: their cells are run again, and may hold."""
+    known = {str(progress.first), *progress.decided, *(run for cell in progress.cells for run in cell.runs)}
+    found = []
+    for run in sorted(directory.runs.glob("*")):
+        name = str(run.relative_to(directory.path))
+        with suppress(OSError, ValueError, RecursionError):
+            if (
+                name in known
+                or run.is_symlink()
+                or Verdict.from_json(run / VERDICT_FILE).outcome is not Outcome.VIOLATED
+            ):
+                continue
+            found.append(name)
+    return found
 
 
 def with_witness_per_batch(verdict: Verdict, run_dir: Path) -> Verdict:

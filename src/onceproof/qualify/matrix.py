@@ -249,7 +249,8 @@ def _print_unclaimed_runs(page: Page, result: Qualification, explained: set[str]
     for run, anomalies in result.unclaimed.items():
         part = [cell for cell in result.cells if run in cell.runs]
         page.blank()
-        head = f"a run of {times(len(part), 'cell')}; no cell is known to have caused it"
+        head = f"a run of {times(len(part), 'cell')}" if part else "a run that was interrupted after its verdict"
+        head += "; no cell is known to have caused it"
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
             _print_anomaly(page, name, count, result.scenario, explained)

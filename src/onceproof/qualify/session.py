@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +14,7 @@ from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofErro
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event, read_events
+from onceproof.base.version import __version__
 from onceproof.data import rows_of
 from onceproof.faults import survey
 from onceproof.history.run_record import RunRecord
@@ -31,6 +31,7 @@ from onceproof.qualify.finished_run import (
     decides_about,
     fired_by,
     read_verdict,
+    violated_runs,
     with_witness_per_batch,
 )
 from onceproof.qualify.reported import as_reported
@@ -126,6 +127,8 @@ def begin(
         scenario=scenario.name,
         scenario_path=str(path.absolute()),
         digest=digest_of(path),
+        copy=digest_of(directory.scenario),
+        onceproof=__version__,
         files={name: digest_of(file) for name, file in named_files(path).items()},
         seed=scenario.seed if seed is None else seed,
         kinds=kinds,
@@ -139,23 +142,14 @@ def begin(
 def resume(path: Path) -> tuple[Directory, QualificationProgress]:
     """Open the qualification in ``path`` to continue it.
 
-    Raises `UsageError` if its scenario, or a file that it names, has changed since; `HistoryError` if one of its runs is gone.
+    Raises `UsageError` as `Directory.refuse_changes`, and `HistoryError` if one of its runs is gone.
     """
     directory, progress = Directory.open(path)
-    original = Path(progress.scenario_path)
-    began = {original: progress.digest}
-    began |= {original.resolve().parent / name: digest for name, digest in progress.files.items()}
-    for file, digest in began.items():
-        # A missing file has not changed: the directory has a copy of the scenario, and a run reports any other missing file.
-        with suppress(OSError):
-            if file.is_file() and digest_of(file) != digest:
-                raise UsageError(
-                    f"{file} has changed since the qualification in {path} began",
-                    hint=f"what was found may no longer be true; begin a new one: onceproof qualify {original}",
-                )
+    directory.refuse_changes(progress)
     for decided in progress.decided:  # check that they can be read now, not after the whole budget
         read_verdict(directory.path / decided)
-    return directory, replace(progress, ended=None, outcome=None, strongest=None)
+    runs = (*progress.decided, *violated_runs(directory, progress))
+    return directory, replace(progress, decided=runs, ended=None, outcome=None, strongest=None)
 
 
 def _check_kinds(named: tuple[str, ...]) -> None:
@@ -264,7 +258,7 @@ class Session:
     def _run_without_faults(self) -> Verdict:
         if self._progress.first is not None:
             verdict = read_verdict(self._directory.path / self._progress.first)
-            if verdict.outcome is Outcome.HELD:
+            if verdict.outcome in (Outcome.HELD, Outcome.VIOLATED):  # a violation is never retried away
                 return verdict
         self._listener.begins("run 1: without faults")
         began = self._clock()
@@ -272,7 +266,8 @@ class Session:
         file = self._directory.write(self._directory.steps / "01-without-faults.yaml", text)
         done = self._run(file, survey_frames=True)
         name = self._relative_name(done)
-        self._save(first=name, decided=(name,), steps=1, first_s=round(self._clock() - began, 1))
+        others = (run for run in self._progress.decided if run != self._progress.first)
+        self._save(first=name, decided=(*others, name), steps=1, first_s=round(self._clock() - began, 1))
         return done.verdict
 
     def _next_step(self) -> RunStep | None:

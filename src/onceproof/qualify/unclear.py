@@ -46,6 +46,9 @@ def _why_unclear(verdict: Verdict, drained: bool, scenario: Scenario) -> str | N
     stale = any(breaks(finding.anomaly, "liveness") and finding.violates for finding in verdict.findings)
     if not drained and not stale and any(scenario.claim_of(o).liveness != "none" for o in scenario.outputs):
         return "the run did not drain, so more may still have come"  # the judge has the same doubt
-    if verdict.outcome in (Outcome.HELD, Outcome.VIOLATED) or not all(fault.hit for fault in verdict.faults):
+    if verdict.outcome in (Outcome.HELD, Outcome.VIOLATED):
         return None
-    return verdict.reasons[0].splitlines()[0] if verdict.reasons else f"its verdict is {verdict.outcome}"
+    first = verdict.reasons[0].splitlines()[0] if verdict.reasons else f"its verdict is {verdict.outcome}"
+    # The judge names doubts about the whole run before the faults that missed, and doubts about batches after them.
+    missed = tuple(f"fault {fault.fault} {fault.target} " for fault in verdict.faults if not fault.hit)
+    return None if first.startswith(missed) else first
