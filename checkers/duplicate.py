@@ -247,6 +247,10 @@ class Duplicate(Checker):
             "Kafka: one transaction per batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
             "Input: enable.idempotence=true for its producers.",
         ),
+        after={
+            "latency": "Give each write a unique key: a client that no longer waits cannot know whether its write was applied.",
+            "checkpoint-damage": "Record offsets under the name of the pipeline: a new checkpoint has other ids, and batch ids begin at 0.",
+        },
         sources=(
             "Spark, Structured Streaming guide: foreachBatch gives at-least-once guarantees",
             "SPARK-28650: partition and epoch do not identify the data",

@@ -94,14 +94,22 @@ class LostWrite(Checker):
         stops=(
             "Webhook: commit what is to be sent in an outbox, with the data; then send it, and mark it as sent after that.",
             "Write rows and progress in one transaction of the sink (onceproof.sinks).",
-            "Let errors end the query: the restart runs the batch again, and the write is not lost.",
             "Keep what waits for later input in Spark's state: a join of two streams, a window.",
-            "Kafka: acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
-            "A reader ends if its next record is gone (auto.offset.reset=none; Spark: failOnDataLoss=true), and its lag is "
-            "watched.",
-            "Store the topic's id (KIP-516) with an offset that you keep outside Kafka, and log the decision of a two-phase commit "
-            "before its first COMMIT PREPARED.",
+            "Log the decision of a two-phase commit before its first COMMIT PREPARED.",
         ),
+        after={
+            "reject": "Let errors end the query: the restart runs the batch again, and the write is not lost.",
+            "poison": "Put a record that cannot be processed into a dead-letter table or topic, with its place, and then continue.",
+            "stop": "At SIGTERM finish the batch, or end without returning from foreachBatch: to Spark a batch whose function "
+            "returned is done.",
+            "crash broker": "Kafka: acks=all with min.insync.replicas=2 on three brokers.",
+            "partition leader": "Kafka: acks=all with min.insync.replicas=2 on three brokers.",
+            "late-request": "Kafka: a fresh producer for each transaction.",
+            "checkpoint-damage": "Record offsets under the name of the pipeline: with a new checkpoint, batch ids begin at 0 again.",
+            "retention": "A reader ends if its next record is gone (auto.offset.reset=none; Spark: failOnDataLoss=true), and its "
+            "lag is watched.",
+            "recreate-topic": "Store the topic's id (KIP-516) with an offset that you keep outside Kafka.",
+        },
         sources=(
             "Jepsen, Bufstream 0.1.0 (2024), on writes lost to a delayed EndTxn; KAFKA-17754; KIP-890",
             "Jepsen's Kafka workload (jepsen.tests.kafka): lost-write",

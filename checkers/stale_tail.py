@@ -83,10 +83,12 @@ class StaleTail(Checker):
         "nor for a history that was imported as not drained: the missing rows may still come.",
         stops=(
             "A deadline on every call that can block, shorter than the supervisor of the job waits before it intervenes.",
-            "A dead-letter topic for records that can never be processed.",
             "Kafka: a stable transactional.id for each slot, so that the successor ends the open transaction of its predecessor.",
-            "Kafka: subscribe and let the group assign partitions, instead of a list from the start.",
         ),
+        after={
+            "poison": "A dead-letter table or topic for records that can never be processed.",
+            "add-partitions": "Subscribe to the topic and let the group assign its partitions, instead of a list from the start.",
+        },
         sources=(
             "Jepsen's Kafka workload (jepsen.tests.kafka): unseen",
             "Spark, Structured Streaming guide: Recovering from failures with checkpointing",

@@ -198,6 +198,7 @@ class ZombieWrite(Checker):
         stops=(
             "Postgres: a fencing token that the sink checks, such as an epoch in the progress row, locked before anything is written.",
             "Kafka: a stable transactional.id, whose init_transactions bumps the epoch and fences every producer with the old one.",
+            "Webhook: send a fencing token with each request, and a receiver that refuses one older than it has seen.",
         ),
         sources=(
             "KIP-98 and KIP-360: producer epochs",

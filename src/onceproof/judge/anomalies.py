@@ -36,6 +36,7 @@ class Anomaly:
             "meaning": self.meaning,
             "rule": inspect.cleandoc(self.checker.__doc__ or ""),
             **asdict(self.explanation),
+            "stops": self.explanation.advice,
             "allowed": [{"claim": dict(one.claim), "what": one.what} for one in self.checker.rule.allows],
             "comes_with": dict(self.checker.comes_with),
         }
@@ -66,7 +67,7 @@ def sections(one: Anomaly) -> Iterator[tuple[str, tuple[str, ...]]]:
         ("how it is decided", (text.decided,)),
         ("what a claim allows", tuple(f"With {claim}, {what}." for claim, what in one.allowed) or ("Nothing.",)),
         ("what may come with it", tuple(f"{other}: {why}." for other, why in one.checker.comes_with.items())),
-        ("what stops it", text.stops),
+        ("what stops it", text.advice),
         ("read on", text.sources),
     ):
         if any(paragraphs):

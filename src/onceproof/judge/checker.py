@@ -8,7 +8,7 @@ Pages, lists and property tests are made from these (see docs/add-a-checker.md).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from onceproof.base.registry import Registry
@@ -48,13 +48,24 @@ class Explanation:
     stops: tuple[str, ...] = ()
     """What can be done to prevent the anomaly. Advice for one output system only begins with its name, as in ``Kafka: ...``
     (`onceproof.stores.contract.Words.system`), and advice for the producers of the input with ``Input: ...``."""
+    after: Mapping[str, str] = field(default_factory=dict)
+    """Fault (``reject``, or with its target: ``crash broker``) -> what prevents the anomaly then: the first advice for such a run."""
     sources: tuple[str, ...] = ()
     """Further reading: a KIP, a ticket, a report, a chapter."""
 
-    def stops_for(self, stores: Collection[str]) -> tuple[str, ...]:
-        """The advice for a pipeline with these output systems, e.g. ``{"Kafka"}``, and with a correct input."""
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """All of it: `stops`, then that after certain faults."""
+        return tuple(dict.fromkeys((*self.stops, *self.after.values())))
+
+    def stops_for(self, stores: Collection[str], faults: Collection[str] = ()) -> tuple[str, ...]:
+        """The advice for a pipeline with these output systems, e.g. ``{"Kafka"}``, and with a correct input.
+
+        What prevents the anomaly after one of ``faults`` (written like the keys of `after`) comes first.
+        """
         others = tuple(f"{name}:" for name in (*systems(), INPUT) if name not in stores)
-        return tuple(text for text in self.stops if not text.startswith(others))
+        first = [text for fault, text in self.after.items() if fault in faults]
+        return tuple(text for text in dict.fromkeys((*first, *self.advice)) if not text.startswith(others))
 
 
 class Checker:
