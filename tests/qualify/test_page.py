@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from onceproof.consumers.faults import consumer_faults
+from onceproof.faults.contract import faults
 from onceproof.judge.anomalies import anomalies, anomaly
 from onceproof.judge.checker import INPUT
 from onceproof.judge.findings import Finding, Outcome, Witness
-from onceproof.qualify import matrix
+from onceproof.qualify import matrix, page
 from onceproof.qualify.cells import CellState
 from onceproof.qualify.directory import Directory
 from onceproof.qualify.strongest import DELIVERIES
@@ -67,15 +69,60 @@ def test_fixes_are_those_for_the_kinds_of_output_of_the_job() -> None:
     assert not any("onceproof.sinks.kafka" in fix for fix in explanation.stops_for({"Postgres"}))
     every = explanation.stops_for({"Kafka", "Postgres"})
     assert not any("producers" in fix for fix in every), "the input of a qualification is not at fault"
-    assert len(every) == len(explanation.stops) - 1
+    assert {fix.partition(":")[0] for fix in set(explanation.advice) - set(every)} == {"Webhook", INPUT}
 
 
 @pytest.mark.parametrize("name", [one.name for one in anomalies()])
 def test_a_fix_for_one_kind_of_output_begins_with_the_name_of_a_store(name: str) -> None:
-    stops = anomaly(name).explanation.stops
+    stops = anomaly(name).explanation.advice
     named = {fix.partition(":")[0] for fix in stops if re.match(r"[A-Z][a-z]+: ", fix)}
     assert named <= {*systems(), INPUT}, "nobody reads another name"
     assert all(anomaly(name).explanation.stops_for({system}) for system in systems())
+
+
+@pytest.mark.parametrize("name", [one.name for one in anomalies()])
+def test_the_fix_after_a_fault_comes_first_and_names_a_kind_that_exists(name: str) -> None:
+    explanation = anomaly(name).explanation
+    for fault, text in explanation.after.items():
+        kind, _, target = fault.partition(" ")
+        known = faults.variants(kind) if target else {**faults.variants(kind), **consumer_faults.variants(kind)}
+        assert known and target in ("", *(variant[0] for variant in known if variant)), f"there is no fault {fault!r}"
+        assert explanation.stops_for(systems(), {fault})[0] == text != explanation.stops_for(systems())[0]
+
+
+def test_the_page_shows_what_no_further_run_decided(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    """What the command says of a qualification, its page, the list of runs and a comparison say too."""
+    runs.violated, runs.slow = {2}, {2: 600.0}
+    result = work(budget_s=600)
+    (run,) = {name for cell in result.cells if cell.verdict is Outcome.VIOLATED for name in cell.runs}
+    directory, progress = Directory.open(result.directory.path)
+    assert progress.settled() == result.cells != progress.cells
+    text = page.page(directory, progress)
+    violated = sum(cell.verdict is Outcome.VIOLATED for cell in result.cells)
+    assert f"{violated} violated" in text and "no violation of a cell was found" not in text and run in text
+    assert page.compared(directory.path, directory.path).sections[0].rows[0].old is not None
+
+
+def test_the_page_names_a_violated_run_that_no_cell_explains(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.violated = {2}
+    result = work()
+    ((run, found),) = result.unclaimed.items()
+    directory, progress = Directory.open(result.directory.path)
+    assert progress.unclaimed == {run: found} == {run: {"lost-write": 3}}
+    text = " ".join(re.sub(r"<[^>]+>", " ", page.page(directory, progress)).split())
+    assert f"\u2715 lost-write in {run}: no cell is known to have caused it" in text
+    assert "no violation of a cell was found" not in text
+    (caution,) = [c for c in page.compared(directory.path, directory.path).cautions if "first" in c]
+    assert caution == "the first one has 1 run with a violation that no cell is known to have caused"
+
+
+def test_the_page_says_which_kinds_were_left_out(work: Callable[..., Any]) -> None:
+    result = work()
+    directory, progress = Directory.open(result.directory.path)
+    assert "Other kinds of faults" not in page.page(directory, progress)
+    assert "Other kinds of faults than crash were not tried." in page.page(
+        directory, replace(progress, kinds=("crash",))
+    )
 
 
 def test_cells_that_onceproof_cannot_place_are_only_counted(work: Callable[..., Any]) -> None:

@@ -32,6 +32,7 @@ from onceproof.history import run_files
 from onceproof.history.run_directory import locked, run_dir_problem
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import Cell, outcome
+from onceproof.qualify.reported import as_reported
 from onceproof.qualify.strongest import Strongest
 
 FILE = "qualification.json"
@@ -82,6 +83,10 @@ class QualificationProgress:
 
     strongest: Strongest | None = None
     """The strongest claim that held; None before the qualification has ended, and if no cell was exercised."""
+    shortage: str | None = None
+    """Why no further run was made; None before the qualification has ended."""
+    unclaimed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """What runs show and no cell does: run directory, below that of the qualification -> anomaly -> number of rows or records."""
 
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -92,6 +97,10 @@ class QualificationProgress:
             return Outcome(self.outcome)
         of_cells = outcome(self.cells) if self.cells else Outcome.INCONCLUSIVE
         return Outcome.INCONCLUSIVE if of_cells is Outcome.HELD and self.ended is None else of_cells
+
+    def settled(self) -> tuple[Cell, ...]:
+        """The cells as they are reported. Once no further run is made, one that is pending is what a shared run showed of it."""
+        return self.cells if self.shortage is None else tuple(as_reported(cell, self.shortage) for cell in self.cells)
 
     def with_cells(self, changed: list[Cell]) -> QualificationProgress:
         """Return the state with these cells instead of those of the same names."""

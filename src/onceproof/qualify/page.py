@@ -12,6 +12,7 @@ from typing import Any
 
 from onceproof.base.duration import clock
 from onceproof.base.errors import OnceproofError
+from onceproof.base.words import times
 from onceproof.history import run_files
 from onceproof.history.run_record import FILE as RECORD
 from onceproof.history.run_record import RunRecord
@@ -90,7 +91,7 @@ def write(path: Path) -> Path:
 
 def page(directory: Directory, progress: QualificationProgress) -> str:
     """The page, with at most `onceproof.reports.html.limits.MOST_BYTES`. Violated cells come first."""
-    cells = sorted(progress.cells, key=lambda cell: (not cell.reachable, cell.verdict is not Outcome.VIOLATED))
+    cells = sorted(progress.settled(), key=lambda cell: (not cell.reachable, cell.verdict is not Outcome.VIOLATED))
     record = _record(directory, progress)
     return render_capped(
         "qualification.html", ((size.text, _values(directory, progress, record, cells, size)) for size in _SIZES)
@@ -123,6 +124,11 @@ def _values(
     for cell in cells:
         if cell.verdict is Outcome.VIOLATED and cell.reachable:
             broken.update(dict.fromkeys(cell.anomalies, 1))
+    unclaimed = [
+        (run, dict(found), _holds(directory, f"{run}/{PAGE}"))
+        for run, found in progress.unclaimed.items()
+        if _RUN.fullmatch(run)
+    ]
     return {
         "title": f"qualification of {progress.scenario}: {result.value}",
         "name": progress.scenario,
@@ -134,6 +140,7 @@ def _values(
         "held": None if progress.ended is None or progress.strongest is None else promises(progress.strongest),
         "left_behind": {str(point): words for point, words in LEFT_BEHIND.items()},
         "broken": some(broken.most_common(), size.items),
+        "unclaimed": some(unclaimed, size.items),
         "first": next((one for one in shown if one.result == Outcome.VIOLATED.value), None),
         "heats": heats,
         "shown": [one for one in shown if one.cell.reachable],
@@ -180,10 +187,14 @@ def compared(old: Path, new: Path) -> Comparison:
         Side(str(path), progress.scenario, progress.result(), progress.result().value)
         for path, progress in ((old, first), (new, second))
     ]
-    before, after = ({cell.name: cell for cell in progress.cells} for progress in (first, second))
+    before, after = ({cell.name: cell for cell in progress.settled()} for progress in (first, second))
     rows = tuple(_row(name, before.get(name), after.get(name)) for name in dict.fromkeys((*after, *before)))
     cells = Section("cells", rows)
     cautions = []
+    for which, progress in (("first", first), ("second", second)):
+        if progress.unclaimed:
+            runs = times(len(progress.unclaimed), "run")
+            cautions.append(f"the {which} one has {runs} with a violation that no cell is known to have caused")
     if first.digest != second.digest:
         cautions.append("the scenario's file differs")
     if first.seed != second.seed:
@@ -210,7 +221,10 @@ def _lead(progress: QualificationProgress, counts: Counter[str]) -> str:
         return "No fault was tried: the run without faults must hold first, or has not ended."
     reachable = sum(cell.reachable for cell in progress.cells)
     words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()) if word != "n/a")
-    return f"{reachable} reachable cells: {words or 'none'}. A cell says nothing about other points or other jobs."
+    only = f" Other kinds of faults than {', '.join(progress.kinds)} were not tried." if progress.kinds else ""
+    return (
+        f"{reachable} reachable cells: {words or 'none'}.{only} A cell says nothing about other points or other jobs."
+    )
 
 
 def _result(cell: Cell) -> tuple[str, str]:

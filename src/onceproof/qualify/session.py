@@ -34,7 +34,6 @@ from onceproof.qualify.finished_run import (
     violated_runs,
     with_witness_per_batch,
 )
-from onceproof.qualify.reported import as_reported
 from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.qualify.schedule import (
     Pace,
@@ -149,7 +148,9 @@ def resume(path: Path) -> tuple[Directory, QualificationProgress]:
     for decided in progress.decided:  # check that they can be read now, not after the whole budget
         read_verdict(directory.path / decided)
     runs = (*progress.decided, *violated_runs(directory, progress))
-    return directory, replace(progress, decided=runs, ended=None, outcome=None, strongest=None)
+    return directory, replace(
+        progress, decided=runs, ended=None, outcome=None, strongest=None, shortage=None, unclaimed={}
+    )
 
 
 def _check_kinds(named: tuple[str, ...]) -> None:
@@ -399,9 +400,8 @@ class Session:
         return str(done.run_dir.relative_to(self._directory.path))
 
     def _result(self, first: Verdict, *, ended: str) -> Qualification:
-        self._save(ended=ended)
-        shortage = self._why_not_tried()
-        settled = tuple(as_reported(cell, shortage) for cell in self._progress.cells)
+        self._save(ended=ended, shortage=self._why_not_tried())
+        settled = self._progress.settled()
         right = first.outcome is Outcome.HELD
         verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
         of_runs = unclear_runs(settled, verdicts, self._directory.path, self._scenario)
@@ -410,7 +410,7 @@ class Session:
         exercised = any(cell.exercised for cell in settled)
         outcome = _outcome(settled, doubts, unclaimed) if right else first.outcome
         held = strongest(verdicts.values(), self._scenario, doubts) if exercised else None
-        self._save(outcome=outcome.value, strongest=held)
+        self._save(outcome=outcome.value, strongest=held, unclaimed=unclaimed)
         return Qualification(
             scenario=self._scenario,
             directory=self._directory,

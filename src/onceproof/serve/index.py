@@ -232,8 +232,14 @@ def _qualification(folder: Path, signature: tuple[object, ...], tails: dict[tupl
         why = short(error.message.partition("\n")[0].replace(f"{folder}/", ""))
         return _Known(signature, replace(row, why=why), True, None, None, tails)
     result = progress.result()
-    reachable = [cell for cell in progress.cells if cell.reachable]
-    anomalies = dict.fromkeys(anomaly for cell in progress.cells for anomaly in cell.anomalies)
+    cells = progress.settled()
+    reachable = [cell for cell in cells if cell.reachable]
+    anomalies = dict.fromkeys(
+        [
+            *(anomaly for cell in cells for anomaly in cell.anomalies),
+            *(a for found in progress.unclaimed.values() for a in found),
+        ]
+    )
     row = replace(
         row,
         scenario=short(progress.scenario),
