@@ -102,6 +102,14 @@ def test_gitlab_gets_a_code_quality_report(tmp_path: Path) -> None:
     assert first["description"] == "orders: violated, duplicate 2"
     assert second["severity"] == "major" and second["location"]["path"] == "orders"
     assert first["fingerprint"] != second["fingerprint"] and len(first["fingerprint"]) == 64
+    publish([result(passed=True)], env, pytest.fail, here=tmp_path)
+    publish([failed], env, pytest.fail, here=tmp_path)
+    assert json.loads((tmp_path / gitlab.FILE).read_text()) == [first, second], (
+        "another command of the job takes nothing back"
+    )
+    (tmp_path / gitlab.FILE).write_text("half a report: [{")
+    publish([doubtful], env, pytest.fail, here=tmp_path)
+    assert json.loads((tmp_path / gitlab.FILE).read_text()) == [second]
 
 
 def test_another_server_gets_nothing(tmp_path: Path) -> None:

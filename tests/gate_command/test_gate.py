@@ -225,6 +225,16 @@ def test_junit_of_what_did_not_run_is_a_failure_and_an_unwritable_file_fails_at_
     assert code == 4 and "cannot write file/gate.xml" in text
 
 
+def test_a_bug_of_onceproof_ends_one_run_and_not_the_gate(project: Runs) -> None:
+    gate("--update")
+    project["good"] = ZeroDivisionError("division by zero")
+    code, text = gate("--junit", "gate.xml")
+    assert code == 4 and "ZeroDivisionError: division by zero" in text and "please report this" in text
+    (error,) = ET.parse("gate.xml").getroot().iter("error")
+    assert error.get("message") == "error: onceproof itself failed"
+    assert results()["bad.yaml"][0] == "passed", "the others still run"
+
+
 def test_a_scenario_that_left_the_gate_is_less_coverage(project: Runs) -> None:
     gate("--update")
     Path("onceproof.toml").write_text('[gate]\nscenarios = [{path = "good.yaml"}, {path = "other.yaml"}]\n')

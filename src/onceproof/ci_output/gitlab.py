@@ -16,9 +16,22 @@ from onceproof.ci_output.result import CiResult
 FILE = "gl-code-quality-report.json"
 
 
-def code_quality(results: Sequence[CiResult], root: Path) -> str:
-    """The report. GitLab shows only files of the repository: a scenario outside of ``root`` is reported at its name."""
-    return json.dumps([_issue(result, root) for result in results if not result.passed], indent=2) + "\n"
+def code_quality(results: Sequence[CiResult], root: Path, before: str = "") -> str:
+    """The report. GitLab shows only files of the repository: a scenario outside of ``root`` is reported at its name.
+
+    ``before``: the report of earlier commands of the same job, whose entries stay. What is not such a report is replaced.
+    """
+    issues = {str(one["fingerprint"]): one for one in _entries(before)}
+    issues |= {str(one["fingerprint"]): one for one in (_issue(each, root) for each in results if not each.passed)}
+    return json.dumps(list(issues.values()), indent=2) + "\n"
+
+
+def _entries(report: str) -> list[dict[str, object]]:
+    try:
+        found = json.loads(report)
+    except (ValueError, RecursionError):
+        return []
+    return [one for one in found if isinstance(one, dict) and "fingerprint" in one] if isinstance(found, list) else []
 
 
 def _issue(result: CiResult, root: Path) -> dict[str, object]:

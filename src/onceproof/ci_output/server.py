@@ -16,7 +16,7 @@ def publish(
     """Write the results for the server that ``env`` names; for an unknown one, nothing: the log has them already.
 
     GitHub: annotations through ``say``, which must print lines as they are, and the job's summary. GitLab: a code quality
-    report in the folder ``here`` (default: the current one). Raises `EnvironmentProblem` if a file cannot be written.
+    report in the folder ``here`` (default: the current one), which keeps what earlier commands of the job reported. Raises `EnvironmentProblem` if a file cannot be written.
     """
     here = Path.cwd() if here is None else here
     if env.get("GITHUB_ACTIONS") == "true":
@@ -27,7 +27,9 @@ def publish(
     elif env.get("GITLAB_CI") == "true":
         root = Path(env.get("CI_PROJECT_DIR") or here)
         try:
-            (here / gitlab.FILE).write_text(gitlab.code_quality(results, root), encoding="utf-8")
+            file = here / gitlab.FILE
+            before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+            file.write_text(gitlab.code_quality(results, root, before), encoding="utf-8")
         except OSError as error:
             raise EnvironmentProblem(f"cannot write {here / gitlab.FILE}: {error.strerror}") from None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.table import Table
@@ -12,13 +14,13 @@ from rich.text import Text
 from onceproof.api import qualification, runs
 from onceproof.api.runs import Run
 from onceproof.base.duration import clock, seconds
-from onceproof.base.errors import ScenarioError, UsageError
+from onceproof.base.errors import Interrupted, OnceproofError, ScenarioError, UsageError
 from onceproof.base.visible import visible
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
-from onceproof.cli.output import Output, write_file
+from onceproof.cli.output import Output, crashed, write_file
 from onceproof.cli.report import qualification_report
-from onceproof.faults.contract import reads_frames
+from onceproof.faults.contract import needs_proxy
 from onceproof.gate import junit, session, settings
 from onceproof.gate.baseline import Baseline
 from onceproof.gate.session import GateResult, GateRow, Status
@@ -60,29 +62,29 @@ def gate(
             junit_file, ""
         )  # fail now, not after ten minutes of running; what is interrupted leaves no valid report
 
-    needs_proxy = any(reads_frames(each.scenario.chaos) for each in loaded.values())
     qualifies = any(isinstance(item, GateQualification) for item in gated.items)
-    stack = SharedStack(protocol_proxy=needs_proxy or qualifies)
+    stack = SharedStack(protocol_proxy=qualifies or any(needs_proxy(each.scenario.chaos) for each in loaded.values()))
     shared = None if fresh_stack else stack
 
     def execute(scenario: GateScenario) -> Run:
         output.say(f"gate: {scenario.path}, expected {scenario.expect}")
         each = loaded[scenario.path]
         limit_s = each.scenario.limits.deadline_s
-        with Progress(output.console(), scenario.path, limit_s) as progress:
+        with _bugs_told(output), Progress(output.console(), scenario.path, limit_s) as progress:
             return runs.run(each, runs_dir=runs_dir, listeners=[progress], shared=shared)
 
     def qualify(item: GateQualification, most_s: float) -> Qualification:
         output.say(f"gate: {item.name}, expected {item.expect}, within {clock(most_s)}")
-        done = qualification.qualify(
-            loaded[item.name].path,
-            budget=f"{int(most_s)}s",
-            tries=item.tries,
-            runs_dir=runs_dir,
-            fresh_stack=fresh_stack,
-            shared=shared,
-            listening=lambda progress: ProgressOnConsole(output.console(), progress.scenario, most_s),
-        )
+        with _bugs_told(output):
+            done = qualification.qualify(
+                loaded[item.name].path,
+                budget=f"{int(most_s)}s",
+                tries=item.tries,
+                runs_dir=runs_dir,
+                fresh_stack=fresh_stack,
+                shared=shared,
+                listening=lambda progress: ProgressOnConsole(output.console(), progress.scenario, most_s),
+            )
         with private_files():
             qualification_report(done.directory.path, output)
         return done
@@ -101,6 +103,19 @@ def gate(
     if update:
         _update(result, gated, output)
     return result.outcome.exit_code
+
+
+@contextmanager
+def _bugs_told(output: Output) -> Iterator[None]:
+    """A bug of onceproof is shown at once, with its traceback, and ends this run only. Raises `OnceproofError` for it."""
+    try:
+        yield
+    except (OnceproofError, Interrupted):
+        raise
+    except Exception as crash:
+        error = crashed(crash)
+        output.complain(f"error: {error}")
+        raise error from None
 
 
 def _guesses(baseline: Path) -> Baseline:

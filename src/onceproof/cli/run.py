@@ -91,10 +91,10 @@ def run_scenarios(
 
 def shared_stack(loaded: Iterable[LoadedScenario]) -> SharedStack:
     """Services for these scenarios, one after the other. With the protocol proxy if any of them needs it."""
-    from onceproof.faults.contract import reads_frames
+    from onceproof.faults.contract import needs_proxy
     from onceproof.stack.sharing.shared import SharedStack
 
-    return SharedStack(protocol_proxy=any(reads_frames(each.scenario.chaos) for each in loaded))
+    return SharedStack(protocol_proxy=any(needs_proxy(each.scenario.chaos) for each in loaded))
 
 
 def report_files(junit: Path | None, given: list[str], output: Output) -> list[tuple[str, Path]]:

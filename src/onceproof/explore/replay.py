@@ -24,7 +24,7 @@ from onceproof.base.masking import hiding, of_environment
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import EVENTS, Timeline
 from onceproof.base.words import times
-from onceproof.faults.contract import reads_frames
+from onceproof.faults.contract import needs_proxy
 from onceproof.history import run_files
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir, private_files
@@ -193,7 +193,7 @@ def shared_services(scenario: Scenario, folder: Path, *, fresh_stack: bool = Fal
             yield SharedServices(lambda *_: services, took_s=time.monotonic() - began)
     else:
         # A part of the scenario may need no protocol proxy: the stack has one if the whole needs it.
-        with SharedStack(protocol_proxy=reads_frames(scenario.chaos)) as stack:
+        with SharedStack(protocol_proxy=needs_proxy(scenario.chaos)) as stack:
             yield SharedServices(kind.fetch(scenario, survey=False, shared=stack), stack)
 
 
