@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,42 @@ def test_a_violation_is_not_replaced_by_a_later_result(tmp_path: Path, plan: Pla
     for verdict in ("inconclusive", "violated", "held"):
         directory.add_result(faults, Verdicts(verdict))
     assert directory.results()[faults].state is State.VIOLATED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "3",
+        "[]",
+        "{}",
+        '{"faults": 7, "verdict": "held"}',
+        '{"faults": [[1, "nowhere"]], "verdict": "held"}',
+        '{"faults": [["x", "after-sink-commit"]], "verdict": "held"}',
+        '{"faults": [], "verdict": 3}',
+        '{"faults": [], "verdict": "held", "anomalies": ["lost-write"]}',
+        '{"faults": [], "verdict": "held", "more": 1}',
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, plan: Plan, line: str) -> None:
+    directory = Directory.create(tmp_path, "s")
+    directory.save(plan)
+    directory.add_result((Place(1, Point.AFTER_SINK_COMMIT),), Verdicts("held"))
+    with (directory.path / "results.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(UsageError, match=r"line 3 of .*results\.jsonl is damaged"):
+        directory.results()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"points": 3}, {"batch_numbers": ["x"]}, {"files": []}, {"scenario_path": 3}, {"x": 1}]
+)
+def test_a_damaged_plan_is_refused(tmp_path: Path, plan: Plan, changed: dict[str, Any]) -> None:
+    directory = Directory.create(tmp_path, "s")
+    directory.save(plan)
+    file = directory.path / "exploration.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(UsageError, match=r"exploration\.json cannot be read"):
+        Directory.open(directory.path)
 
 
 def test_a_folder_without_an_exploration_is_refused(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import absolute
@@ -33,6 +35,7 @@ FILE = "exploration.json"
 VERSION = 2
 _RESULTS, _CONFIRMED, _DRAWN = "results.jsonl", "confirmed.jsonl", "drawn.json"
 
+T = TypeVar("T")
 Faults = tuple[Place, ...]
 
 
@@ -49,6 +52,7 @@ class State(StrEnum):
     """The harness could not execute it, or not to its end. It is tried again when the exploration is continued."""
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Verdicts:
     """What an execution of a schedule showed."""
@@ -97,6 +101,7 @@ class Confirmation:
         return self.decided and self.real.same_as(self.fast)
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Plan:
     """What is explored."""
@@ -128,10 +133,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Plan:
-        """Raises `KeyError`, `TypeError` or `ValueError`."""
-        fields = {name: value for name, value in stored.items() if name != "version"}
-        lists = {"batch_numbers": tuple(stored["batch_numbers"]), "points": tuple(map(Point, stored["points"]))}
-        return cls(**(fields | lists))
+        """Raises `ValueError`."""
+        return _PLAN.validate_python({name: value for name, value in stored.items() if name != "version"})
+
+
+_VERDICTS, _PLAN, _PLACES = TypeAdapter(Verdicts), TypeAdapter(Plan), TypeAdapter(tuple[tuple[int, Point], ...])
 
 
 class Directory:
@@ -166,7 +172,7 @@ class Directory:
             raise UsageError(
                 f"{str(path)!r} is not the directory of an exploration: it has no {FILE}", hint=hint
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as damaged:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as damaged:
             raise UsageError(f"{path / FILE} cannot be read: {damaged}", hint=hint) from None
 
     def save(self, plan: Plan) -> None:
@@ -181,12 +187,11 @@ class Directory:
         self._append(_CONFIRMED, row)
 
     def results(self) -> dict[Faults, Verdicts]:
-        """What was found until now, without schedules that could not be executed."""
+        """What was found until now, without schedules that could not be executed. Raises `UsageError` for a damaged file."""
         found: dict[Faults, Verdicts] = {}
-        for row in self._rows(_RESULTS):
-            faults = _faults(row.pop("faults"))
+        for faults, one in self._rows(_RESULTS, lambda row: (_faults(row.pop("faults")), _verdicts(row))):
             if faults not in found or found[faults].state is not State.VIOLATED:  # a violation is never retried away
-                found[faults] = Verdicts(**row)
+                found[faults] = one
         return {faults: one for faults, one in found.items() if one.state is not State.NOT_EXECUTED}
 
     def drawn(self) -> Drawn:
@@ -213,10 +218,12 @@ class Directory:
             path.replace(self.path / f"abandoned-{_RESULTS}")
 
     def confirmations(self) -> list[Confirmation]:
-        return [
-            Confirmation(_faults(row["faults"]), Verdicts(**row["fast"]), Verdicts(**row["real"]))
-            for row in self._rows(_CONFIRMED)
-        ]
+        """Raises `UsageError` for a damaged file."""
+
+        def parsed(row: Any) -> Confirmation:
+            return Confirmation(_faults(row["faults"]), _verdicts(row["fast"]), _verdicts(row["real"]))
+
+        return list(self._rows(_CONFIRMED, parsed))
 
     def _replace(self, name: str, text: str) -> None:
         try:
@@ -232,20 +239,30 @@ class Directory:
         except OSError as refused:
             raise run_dir_problem(refused, self.path) from refused
 
-    def _rows(self, name: str) -> Iterable[dict[str, Any]]:
+    def _rows(self, name: str, parse: Callable[[Any], T]) -> Iterator[T]:
         path = self.path / name
         if not path.exists():
             return
-        for line in run_files.read_text(path).splitlines():
+        for number, line in enumerate(run_files.read_text(path).splitlines(), 1):
             try:
-                yield json.loads(line)
+                row = json.loads(line)
             except ValueError:
                 continue  # half a line, because the command was killed: that schedule is executed again
+            try:
+                yield parse(row)
+            except (ValueError, KeyError, TypeError, AttributeError) as damaged:
+                why = f"{type(damaged).__name__}: {str(damaged).partition(chr(10))[0]}"
+                hint = "restore the file, or begin a new exploration: onceproof explore SCENARIO"
+                raise UsageError(f"line {number} of {path} is damaged: {why}", hint=hint) from None
 
 
 def _stored(faults: Sequence[Place]) -> list[list[Any]]:
     return [[place.batch, str(place.point)] for place in faults]
 
 
-def _faults(stored: Sequence[Sequence[Any]]) -> Faults:
-    return tuple(Place(batch, Point(point)) for batch, point in stored)
+def _faults(stored: Any) -> Faults:
+    return tuple(Place(batch, point) for batch, point in _PLACES.validate_python(stored))
+
+
+def _verdicts(stored: Any) -> Verdicts:
+    return _VERDICTS.validate_python(stored)
