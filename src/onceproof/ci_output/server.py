@@ -27,9 +27,9 @@ def publish(
     elif env.get("GITLAB_CI") == "true":
         root = Path(env.get("CI_PROJECT_DIR") or here)
         try:
-            file = here / gitlab.FILE
-            before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-            file.write_text(gitlab.code_quality(results, root, before), encoding="utf-8")
+            written = here / gitlab.FILE
+            before = written.read_text(encoding="utf-8", errors="replace") if written.exists() else ""
+            written.write_text(gitlab.code_quality(results, root, before), encoding="utf-8")
         except OSError as error:
             raise EnvironmentProblem(f"cannot write {here / gitlab.FILE}: {error.strerror}") from None
 
