@@ -241,10 +241,10 @@ class Duplicate(Checker):
         "a fault struck its batch (fault). Any other cause is unknown, and at-least-once does not allow it. Where the history "
         "cannot show the cause (an unknown batch, an imported history), at-least-once is inconclusive.",
         stops=(
-            "Webhook: give each request an Idempotency-Key that a replay repeats, and a receiver that keeps one per key.",
             "Postgres: store progress in the transaction of the data, and lock and read it first (onceproof.sinks.postgres).",
             "Postgres: write idempotently: a primary key of source topic, partition and offset, and ON CONFLICT DO NOTHING.",
             "Kafka: one transaction per batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
+            "Webhook: give each request an Idempotency-Key that a replay repeats, and a receiver that keeps one per key.",
             "Input: enable.idempotence=true for its producers.",
         ),
         after={

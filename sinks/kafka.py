@@ -66,7 +66,6 @@ class KafkaTransactional(TopicTransactions):
 
     def write(self, rows: pa.Table, batch_id: int) -> bool:
         """Commit ``rows`` as batch ``batch_id``, unless progress covers it. Returns whether they were written."""
-        self._record.demand_names(rows.column_names)
         # Read before the transaction: where checkpoints are remote, a read takes long, and may fail.
         query_id = self._query_id = self._checkpoint.query_id()
         ranges = self._checkpoint.ranges(batch_id)
@@ -79,6 +78,7 @@ class KafkaTransactional(TopicTransactions):
         return self._write(plan, batch_id)
 
     def _records(self, rows: pa.Table) -> Iterator[Record]:
+        self._record.demand_names(rows.column_names)
         for batch in rows.to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
                 yield self._record(row)

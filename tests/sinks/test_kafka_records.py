@@ -85,12 +85,6 @@ def test_a_value_that_json_lacks_is_refused_with_its_column(value: Any, shown: s
     assert "in the query" in (refused.value.hint or "")
 
 
-def test_a_batch_with_a_column_twice_is_refused() -> None:
-    """Of the two, a JSON object could hold only one."""
-    with pytest.raises(SinkError, match="the batch has several columns 'v'"):
-        sink(Path("nowhere")).write(pa.table([[1], [2]], names=["v", "v"]), 0)
-
-
 def test_a_missing_column_is_refused_with_those_that_are_there() -> None:
     for settings in ({"key": "k"}, {"value": ["k"]}):
         with pytest.raises(SinkError, match="the batch has no column 'k', but a, b"):
@@ -102,6 +96,8 @@ def test_a_missing_column_is_refused_with_those_that_are_there() -> None:
     [
         (pa.table({"v": [b"bytes"]}), {}, SinkError),
         (pa.table({"v": [1]}), {"key": "missing"}, SinkError),
+        # a join gives two columns one name
+        (pa.table([[1], [2]], names=["v", "v"]), {}, SinkError),
         (pa.table({"v": [pa.scalar(10**6, pa.duration("s")).as_py()]}), {}, SinkError),
         # not an error of the sink or of Kafka
         ("no table", {}, AttributeError),
