@@ -206,6 +206,7 @@ class Hold:
 class HeldRows:
     def __init__(self, rows: pa.Table, hold: Hold) -> None:
         self._rows, self._hold = rows, hold
+        self.column_names = rows.column_names
 
     def to_batches(self, **how: Any) -> list[pa.RecordBatch]:
         self._hold.waiting.set()
