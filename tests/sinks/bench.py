@@ -56,6 +56,8 @@ class Target(Protocol):
     package: str
     fences: bool
     """Whether an older start is refused even where its batch would do no harm."""
+    publishes: bool
+    """Whether a batch is published after its commit. Another driver may do that, and the one that committed is fenced meanwhile."""
     service: str
     """Whose commit the checks strike: of the sink's points, those of this service count."""
 
@@ -80,6 +82,7 @@ class Target(Protocol):
 
 class PostgresTarget:
     fences = True
+    publishes = False
     service = "postgres"
     module, kind = "postgres", "PostgresAppend"
     columns = "key text, src_offset bigint"
@@ -217,6 +220,7 @@ class HeldRows:
 
 class KafkaTarget:
     fences = False
+    publishes = False
     service = "kafka"
 
     def __init__(self, stack: EmbeddedStack, package: str = "onceproof.sinks") -> None:

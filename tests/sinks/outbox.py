@@ -20,6 +20,7 @@ class OutboxTarget(PostgresTarget):
     """The table of an outbox sink. What its topic shows is never ahead of the table."""
 
     module, kind = "postgres_outbox", "PostgresOutbox"
+    publishes = True
 
     def __init__(self, stack: EmbeddedStack, package: str = "onceproof.sinks") -> None:
         super().__init__(stack, package)
@@ -57,6 +58,7 @@ class PublishingTarget(OutboxTarget):
     """The topic of an outbox sink: the checks strike when it publishes, and a batch counts as written if it was published."""
 
     service = "kafka"
+    publishes = False  # to publish is what it commits
 
     def recipe(self, checkpoint: FakeCheckpoint, **settings: Any) -> Recipe:
         # The checks give the settings of a commit.

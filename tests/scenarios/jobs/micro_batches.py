@@ -7,6 +7,7 @@ offsets. The job never gives up a batch: on an error it exits, and replays the b
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import sys
@@ -27,6 +28,8 @@ _PLANNED_S = 0.3
 _ASK_S = 10.0
 _COMMIT_S = 10.0
 _READ_S = 15.0
+_HANGS_S = 50.0
+"""Longer than all of these together: a batch that takes so long hangs in a client. The job shows where, and exits."""
 
 Offsets = Mapping[int, int]
 """partition -> offset"""
@@ -139,6 +142,7 @@ def main() -> None:
         ToPostgres(args.postgres, args.table) if args.postgres else ToTopic(args.kafka, reader, args.topic, args.output)
     )
     while True:
+        faulthandler.dump_traceback_later(_HANGS_S, exit=True)
         batch = checkpoint.last("commits") + 1
         starts = checkpoint.ends(batch - 1)
         if checkpoint.last("offsets") < batch:
