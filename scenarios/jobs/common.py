@@ -95,10 +95,19 @@ def spark_session(name: str, settings: Mapping[str, str] | None = None) -> Spark
     )
 
 
-def run(rows: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: str, mode: str = "append") -> None:
-    """Pass each batch of ``rows`` to ``write``, until the query ends."""
-    query = rows.writeStream.foreachBatch(write).outputMode(mode)
-    query.option("checkpointLocation", checkpoint).start().awaitTermination()
+def run(
+    rows: DataFrame,
+    write: Callable[[DataFrame, int], None],
+    checkpoint: str,
+    mode: str = "append",
+    *,
+    available_now: bool = False,
+) -> None:
+    """Pass each batch of ``rows`` to ``write``, until the query ends; ``available_now``: until all that is there is processed."""
+    query = rows.writeStream.foreachBatch(write).outputMode(mode).option("checkpointLocation", checkpoint)
+    if available_now:
+        query = query.trigger(availableNow=True)
+    query.start().awaitTermination()
 
 
 def run_to_topic(

@@ -11,6 +11,7 @@ parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table=
 parser.add_argument("--staged", action="store_true", help="write from the tasks, not from the driver")
 parser.add_argument("--commit-timeout", type=float, default=30.0, help="seconds to wait for the answer to a COMMIT")
 parser.add_argument("--dead-letters", help="table for rows that Postgres refuses (default: they fail their batch)")
+parser.add_argument("--available-now", action="store_true", help="process what is there and end, as under a scheduler")
 args = parser.parse_args()
 
 spark = spark_session("flights-to-postgres")
@@ -23,4 +24,4 @@ sink = (PostgresStaged if args.staged else PostgresAppend)(
     dead_letters=args.dead_letters,
 )
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-run(flights, sink, args.checkpoint)
+run(flights, sink, args.checkpoint, available_now=args.available_now)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from common import flights_with_planes, job_parser, plain_append, run, spark_session
 
-args = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures").parse_args()
+parser = job_parser(__doc__, topic="flights", planes=None, postgres=None, table="departures")
+parser.add_argument("--available-now", action="store_true", help="process what is there and end, as under a scheduler")
+args = parser.parse_args()
 
 spark = spark_session("naive-append")
 append = plain_append(args.postgres, args.table)
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-run(flights, append, args.checkpoint)
+run(flights, append, args.checkpoint, available_now=args.available_now)

@@ -298,6 +298,12 @@ PHENOMENA = (
         _one("duplicate"),
     ),
     Phenomenon(
+        "B19",
+        "A job that a scheduler starts",
+        "A job processes what is there and ends (availableNow). If it dies before that, the next start replays its last batch.",
+        _one("duplicate"),
+    ),
+    Phenomenon(
         "C1",
         "State is rebuilt after a failure",
         "State comes back from a checkpoint, a changelog or the input, or it is lost with the process.",
