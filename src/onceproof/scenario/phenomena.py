@@ -414,7 +414,7 @@ PHENOMENA = (
     Phenomenon(
         "E2",
         "A year of real data",
-        "All 336,776 flights of a year pass through the reference pipeline under faults.",
+        "All 336,776 flights of a year pass through the reference pipelines under faults.",
         _one(),
     ),
 )
