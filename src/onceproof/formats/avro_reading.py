@@ -5,7 +5,7 @@ fastavro would give it the meaning of the schema with which it was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 #: Logical types that a value keeps only if both schemas give it.
@@ -73,10 +73,10 @@ def without_lost_types(
         if key in made:
             made[key] = below(made[key], of.get(key))
     if "fields" in made:
-        read: Callable[[str], Any] = lambda name: next(  # noqa: E731
-            (f["type"] for f in of.get("fields", ()) if name in (f["name"], *f.get("aliases", ()))), None
-        )
-        made["fields"] = [{**field, "type": below(field["type"], read(field["name"]))} for field in made["fields"]]
+        types = {
+            name: field["type"] for field in of.get("fields", ()) for name in (field["name"], *field.get("aliases", ()))
+        }
+        made["fields"] = [{**field, "type": below(field["type"], types.get(field["name"]))} for field in made["fields"]]
     return made
 
 
