@@ -107,7 +107,8 @@ def _described(event: Event) -> Described | None:
             killed = " (ended by the harness)" if event.data.get("killed") is True else ""
             return DRIVER, f"driver start {start} exits with code {number_of(event, 'code')}{killed}"
         case "job.kill":
-            return DRIVER, f"driver start {start} is being killed"
+            part = text_of(event, "part")
+            return DRIVER, f"{f'the Connect {part} of ' if part else ''}driver start {start} is being killed"
         case "job.terminate":
             return DRIVER, f"driver start {start} is asked to end (SIGTERM)"
         case "driver.jvm":

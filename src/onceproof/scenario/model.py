@@ -14,6 +14,7 @@ from pydantic import (
     SerializeAsAny,
     ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -112,11 +113,29 @@ WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 #: The command that runs the function of ``pipeline.callable``, whose name follows.
 DRIVER = ["{python}", "-m", "onceproof.pipeline.callable_driver"]
 
+#: The program that runs a Connect server and the job's own command, which is its client (``pipeline.connect``).
+CONNECT = ["{python}", "-m", "onceproof.pipeline.connect"]
+
 
 def kind_of_pipeline(pipeline: Any) -> str:
     """The kind of pipeline that a scenario's ``pipeline`` describes, valid or not. It decides which faults are available."""
     consumes = isinstance(pipeline, dict) and pipeline.get("consumers") is not None
     return "consumers" if consumes else "command"
+
+
+class ConnectSpec(Model):
+    conf: dict[str, str] = Field(
+        default_factory=lambda: {"spark.master": "local[2]"},
+        description="settings of the server, such as spark.sql.shuffle.partitions; spark.master is local[2] unless set",
+    )
+
+    @field_validator("conf")
+    @classmethod
+    def _on_this_machine(cls, conf: dict[str, str]) -> dict[str, str]:
+        for name in conf:
+            if name.startswith("spark.connect.grpc.binding."):
+                raise ValueError(f"{name} is set by onceproof: the server listens on loopback, on a free port")
+        return {"spark.master": "local[2]", **conf}
 
 
 class PipelineSpec(Model):
@@ -125,6 +144,11 @@ class PipelineSpec(Model):
         None,
         description="instead of command: a Python function, module:function or {here}/file.py:function, that is called with the "
         "Spark session and args and returns the query's DataStreamWriter, not started (`onceproof explore` needs it)",
+    )
+    connect: ConnectSpec | None = Field(
+        None,
+        description="the job is a client of Spark Connect: onceproof starts the server, which is the driver, and the command with "
+        "its address in SPARK_REMOTE. Client and server can crash separately; {} for no settings",
     )
     args: dict[str, _Argument] = Field(
         default_factory=dict,
@@ -190,6 +214,10 @@ class PipelineSpec(Model):
             raise ValueError("callable builds a Spark query: remove it, or consumers")
         if (command := data.get("command", own))[: len(own)] != own:
             raise ValueError(f"callable replaces command: remove one of the two (command is {command})")
+        if data.get("connect") is not None:
+            raise ValueError(
+                "callable is called in the driver, which a client of Spark Connect is not: remove it, or connect"
+            )
         return {**data, "command": command}
 
     @model_validator(mode="after")
@@ -374,7 +402,13 @@ class Scenario(Model):
         return max(spec.chunks for spec in self.input)
 
     def job_command(self) -> list[str]:
-        """The words that start the job, with templates: those of ``stack.spark.submit`` instead of ``{python}``, if there are any."""
+        """The words that start the job, with templates: those of ``stack.spark.submit`` instead of ``{python}``, if there are any.
+
+        A client of Spark Connect is started by `CONNECT`, together with its server.
+        """
+        if (connect := self.pipeline.connect) is not None:
+            settings = (word for name, value in connect.conf.items() for word in ("--conf", f"{name}={value}"))
+            return [*CONNECT, *settings, "--", *self.pipeline.command]
         submit = [] if self.stack.spark is None else self.stack.spark.submit
         return [*submit, *self.pipeline.command[1:]] if submit else self.pipeline.command
 

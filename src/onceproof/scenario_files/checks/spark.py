@@ -1,4 +1,4 @@
-"""Checks how a scenario's job is started: by ``stack.spark.submit``, and in client mode."""
+"""Checks how a scenario's job is started: by ``stack.spark.submit``, in client mode, or as a client of Spark Connect."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def complaints(scenario: Scenario) -> Iterator[Complaint]:
         if any(name in ("--deploy-mode", "spark.submit.deployMode") and mode == "cluster" for name, mode in pairs):
             message = "deploy mode cluster: the driver would run where onceproof can neither see nor end it"
             yield Complaint(loc, message, "use --deploy-mode client, see docs/your-spark.md", at_key=True)
+    yield from _connect(scenario)
     if cluster is None or not cluster.submit:
         return
     if command[0] != "{python}":
@@ -33,3 +34,19 @@ def complaints(scenario: Scenario) -> Iterator[Complaint]:
     if not templates.used(program) and shutil.which(program) is None:
         message = f"stack.spark.submit: program {program!r} was not found"
         yield Complaint(("stack", "spark", "submit", 0), message, "give its path, or put its folder on PATH")
+
+
+def _connect(scenario: Scenario) -> Iterator[Complaint]:
+    connect = scenario.pipeline.connect
+    if connect is None:
+        return
+    if scenario.pipeline.consumers is not None:
+        yield Complaint(
+            ("pipeline", "connect"), "plain consumers use no Spark", "remove connect, or consumers", at_key=True
+        )
+    if scenario.stack.spark is not None:
+        message = "the Connect server runs on this machine, not on the cluster of stack.spark"
+        yield Complaint(("pipeline", "connect"), message, "remove connect, or spark from the stack", at_key=True)
+    if not (master := connect.conf["spark.master"]).startswith("local"):
+        message = f"spark.master is {master!r}: the Connect server runs on this machine"
+        yield Complaint(("pipeline", "connect", "conf", "spark.master"), message, "use local[N]")
