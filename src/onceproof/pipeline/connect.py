@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
                 processes.remove(client)
                 sys.stderr.write("the client was killed: it is started again, the Connect server runs on\n")
         sys.stderr.write(f"the Connect server ended with exit code {server.returncode}\n")
-        return server.returncode or 1
+        return 1  # also for one that was killed: it is not this program that got the signal
     finally:
         _stop(processes)
 

@@ -20,7 +20,9 @@ from pyspark.sql import functions as f
 #: Unused classes of the connector's jars: for other versions of Java, for telemetry, for tools that print messages as JSON.
 _UNUSED = re.compile(r"^META-INF/|/shaded/|JsonConverter")
 
-_DEADLINE_S = 60
+_DEADLINE_S = 240
+"""Writing the archive takes 12 s on idle cores, and took more than 60 s on a machine with six times as much work as cores: each later
+run then tried again. `onceproof.stack.fetch.driver_archive` waits for 300 s in all."""
 
 
 def main(folder: Path, connector: Sequence[Path]) -> None:
