@@ -121,7 +121,8 @@ def as_text(sql_type: str, value: str) -> str:
     if sql_type == "JSON":  # unchanged: to_json would change the digits of some numbers
         return f"({value})::VARCHAR"
     if is_nested(sql_type):
-        return f"to_json({value})::VARCHAR"
+        text = f"to_json({value})::VARCHAR"
+        return f"{nested.BLOB_FUNCTION}({text}, {literal(sql_type)})" if "BLOB" in sql_type else text
     return f"({value})::VARCHAR"
 
 
