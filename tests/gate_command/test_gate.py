@@ -170,6 +170,29 @@ def test_another_oracle_is_less_coverage() -> None:
     assert list(after.losses(before)) == [f"another oracle: {after.oracle} instead of {before.oracle}"]
 
 
+def test_a_side_output_that_is_no_longer_there_is_less_coverage() -> None:
+    """The oracle expects no rows in it, so no count shows that it is gone."""
+    scenario = load(find("naive-append"))
+    (spec,) = scenario.outputs.values()
+    empty = type(spec).model_validate({"table": "never", "expected": "empty"})
+    before = Coverage.of(verdict("one"), scenario.model_copy(update={"outputs": {**scenario.outputs, "never": empty}}))
+    after = Coverage.of(verdict("one"), scenario)
+    assert list(after.losses(before)) == ["no longer judged: output never"]
+    assert list(before.losses(after)) == []
+
+
+def test_a_known_bad_scenario_must_show_the_anomalies_that_it_expects_itself(project: Runs) -> None:
+    settings = Path("onceproof.toml")
+    settings.write_text(settings.read_text().replace(', anomaly = "duplicate"', ""))
+    project["bad"] = verdict("bad", Outcome.VIOLATED, "lost-write")
+    gate("--update")
+    assert results()["bad.yaml"][0] == "passed", "nothing says which anomaly it must show"
+    own = "expect: {verdict: violated, anomalies: [duplicate]}\n"
+    Path("bad.yaml").write_text("base: ack-lost-transactional\n" + own)
+    gate()
+    assert results()["bad.yaml"] == ("not caught", "no duplicate, but lost-write 2")
+
+
 @pytest.mark.parametrize("looser", [{"compare": ["id"]}, {"identity": ["id"]}])
 def test_an_output_that_is_compared_less_strictly_is_less_coverage(looser: dict[str, Any]) -> None:
     scenario = load(find("naive-append"))

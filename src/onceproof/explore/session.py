@@ -111,6 +111,8 @@ class Session:
         shown = [*result.results.values(), *(one.real for one in result.confirmations), result.baseline]
         known = {Path(one.run).name for one in shown if one is not None and one.run is not None}
         for faults, found in violated_without_result(self._directory.runs, known).items():
+            if any(place.point not in result.plan.points for place in faults):
+                continue  # of the plan before the tier could not go on
             if result.plan.tier == "real":
                 if faults == _NO_FAULT:
                     result.baseline = found
