@@ -173,6 +173,7 @@ def test_deliveries_at_the_same_time_are_all_recorded_once(tmp_path: Path, owner
         (b"{", {}, 400, "not JSON"),
         (b'{"a": NaN}', {}, 400, "NaN is not JSON"),
         (b"\xff{}", {}, 400, "not JSON"),
+        (rb'{"a": ["\ud800"]}', {}, 400, "surrogates not allowed"),
         (b"{}", {"path": "-of-others"}, 404, "there is no webhook /alerts-of-others; known: alerts"),
         (b"{}", {"Content-Length": "many"}, 411, "no valid Content-Length"),
         (b" " * (MOST_BYTES + 1), {"Content-Length": str(MOST_BYTES + 1)}, 413, "larger than 1,048,576 bytes"),
