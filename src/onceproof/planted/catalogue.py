@@ -99,7 +99,10 @@ class PlantedBug:
         whole = [str(self.mutant)]
         for loaded in (self.loaded, self.remedy):
             whole += [json.dumps(loaded.scenario.to_json()), *sorted(digests(loaded.scenario, loaded.path).values())]
-        return hashlib.sha256("\0".join(whole).encode()).hexdigest()
+        text = "\0".join(whole)
+        for place in (shipped(), shipped().resolve()):  # where onceproof is installed does not count
+            text = text.replace(str(place), "")
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def broken(self, folder: Path) -> LoadedScenario:
         """The scenario whose job is broken. ``folder``: where the changed sinks of a mutant are put, if it is one."""
