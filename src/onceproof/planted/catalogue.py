@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from onceproof.api.scenarios import with_chaos
 from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
-from onceproof.explore.sources import digests
 from onceproof.judge.checker import checkers
 from onceproof.planted.mutants import Mutant, mutant_of
+from onceproof.qualify.scenario_file import named_files
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 from onceproof.scenario_files.load import folder as shipped
 
@@ -98,7 +98,8 @@ class PlantedBug:
         """Equal for two bugs whose runs are alike: their scenarios, and the files that these name."""
         whole = [str(self.mutant)]
         for loaded in (self.loaded, self.remedy):
-            whole += [json.dumps(loaded.scenario.to_json()), *sorted(digests(loaded.scenario, loaded.path).values())]
+            files = [file.read_bytes() for file in named_files(loaded.path).values()]
+            whole += [json.dumps(loaded.scenario.to_json()), *sorted(hashlib.sha256(one).hexdigest() for one in files)]
         text = "\0".join(whole)
         for place in (shipped(), shipped().resolve()):  # where onceproof is installed does not count
             text = text.replace(str(place), "")
