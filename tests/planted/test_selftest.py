@@ -251,12 +251,12 @@ def test_the_digest_changes_with_the_job(tmp_path: Path) -> None:
     folder = tmp_path / "all" / "planted"
 
     def digest() -> str:
-        (bug,) = catalogue.load([catalogue.read(folder)["progress-first-two-transactions"]], folder)
+        (bug,) = catalogue.load([catalogue.read(folder)["check-without-lock"]], folder)
         return bug.digest()
 
     before = digest()
     assert digest() == before
-    (job,) = (tmp_path / "all").rglob("progress_first.py")
+    (job,) = (tmp_path / "all").rglob("check_without_lock.py")
     job.write_text(job.read_text() + "# changed")
     assert digest() != before
 
