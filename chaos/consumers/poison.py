@@ -54,7 +54,8 @@ class Poison(AtItsStep):
     def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
         number = self._spec.at.message
         # Another group has its own copy of the message, and may write it to an output that takes it.
-        group = next((e.group for e in reversed(seen.before) if e.consumer == self._spec.target), "")
+        taken = (e for e in reversed(seen.before) if e.consumer == self._spec.target and e.kind == "take")
+        group = next((e.group for e in taken), "")
         trace = [e for e in (*seen.before, *seen.after) if e.group == group]
         refused = [e for e in trace if e.kind == "refuse" and e.message == number]
         written = [e for e in trace if e.kind == "effect"]

@@ -117,7 +117,7 @@ def test_a_poison_hit_if_the_output_refused_it_each_time_and_took_others() -> No
 
 
 def test_a_poison_is_proven_by_the_group_of_its_consumer_alone() -> None:
-    own = [event("take", 3, 3, group="billing"), event("effect", 1, 1, group="billing")]
+    own = [event("take", 3, 3, group="billing"), event("effect", 1, 1, group="billing"), event("start", 0)]
     refused = [event("refuse", 3, 3, group="billing")]
     taken = event("effect", 3, 4, of="c2", group="shipping")
     aside = event("dead-letter", 3, 5, of="c2", group="shipping", queue="letters")
