@@ -110,6 +110,7 @@ def test_a_damaged_baseline_is_refused_and_replaced(project: Runs, text: str) ->
     ("name", "found", "code", "status", "why"),
     [
         ("good", verdict("good", Outcome.VIOLATED, "lost-write"), 1, "regression", "lost-write 2"),
+        ("good", verdict("good", Outcome.VIOLATED), 1, "regression", "why"),
         ("bad", verdict("bad"), 1, "not caught", "held, although it is known to be bad"),
         ("bad", verdict("bad", Outcome.VIOLATED, "lost-write"), 1, "not caught", "no duplicate, but lost-write 2"),
         ("good", verdict("good", hits=0), 1, "less coverage", "no longer hit: crash driver, batch 0 @"),

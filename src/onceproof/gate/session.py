@@ -204,7 +204,7 @@ def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> GateRow
     if verdict.outcome not in (Outcome.HELD, Outcome.VIOLATED):
         return row(Status.INCONCLUSIVE, reason)
     if scenario.expect == "held" and verdict.outcome is Outcome.VIOLATED:
-        return row(Status.REGRESSION, found)
+        return row(Status.REGRESSION, found or reason)  # a job that never recovers need not show an anomaly
     if scenario.expect == "violated" and verdict.outcome is Outcome.HELD:
         return row(Status.NOT_CAUGHT, f"{verdict.word}, although it is known to be bad")
     if missing := [name for name in _known_bad_by(scenario, run) if name not in verdict.anomalies()]:
