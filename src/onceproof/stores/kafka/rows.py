@@ -131,7 +131,7 @@ def _readable(value: bytes | str) -> str:
     if isinstance(value, str):
         value = value.encode("utf-8")
     try:
-        text = value.decode("utf-8")
+        text: str | None = value.decode("utf-8")
     except UnicodeDecodeError:
         text = None
     if text is None or _ESCAPED_BYTE.search(text):  # else \xFF in four characters would be equal to the byte
