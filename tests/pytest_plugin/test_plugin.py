@@ -228,7 +228,7 @@ def test_a_listed_scenario_that_pytest_would_leave_out_is_a_usage_error(project:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ('["a**/b.yaml"]', "'a**/b.yaml': "),
+        ('["a**/b.yaml"]', "'a**/b.yaml'"),
         ('"a.yaml"', "scenarios is 'a.yaml', not a list"),
         ('["nosuch.yaml"]', "no file is named 'nosuch.yaml'"),
         ('[{file = "a.yaml"}]', "{'file': 'a.yaml'} is not a path"),
