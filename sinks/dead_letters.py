@@ -17,6 +17,11 @@ from onceproof.sinks.offsets import Ranges
 #: Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23).
 _OF_A_ROW = (psycopg.DataError, psycopg.IntegrityError, RecordRefused)
 
+#: Checks what deferred constraints would check at COMMIT. Rolled back, they are deferred again, and still to be checked.
+_CHECK_DEFERRED = """
+SAVEPOINT onceproof_deferred; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK TO SAVEPOINT onceproof_deferred;
+RELEASE SAVEPOINT onceproof_deferred"""
+
 # json and not jsonb: that refuses NUL in a text, which is one of the reasons why a row is here.
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {} (
@@ -54,7 +59,8 @@ def put_accepted(
     """Put all rows in their order, except those that are refused, which are returned. Must be in a transaction.
 
     Without a refused row this is one ``put``. With one, its part of the batch is halved until the row is alone: of n rows,
-    about 2 log2 n puts for each refused row. A row is refused if it is after all accepted rows before it.
+    about 2 log2 n puts for each refused row. A row is refused if it is after all accepted rows before it, also by a deferred
+    constraint, which would otherwise fail the whole batch when it is committed.
     Raises what ``put`` raises for another reason.
     """
     refused: list[Refused] = []
@@ -64,6 +70,7 @@ def put_accepted(
         try:
             with connection.transaction():  # a savepoint
                 put(connection, rows.slice(first, count))
+                connection.execute(_CHECK_DEFERRED)
         except _OF_A_ROW as error:
             if count == 0:
                 raise

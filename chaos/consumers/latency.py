@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from onceproof.consumers.brokers.contract import Delays
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults, only_after
 from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
@@ -45,12 +45,10 @@ class Latency(AtItsStep):
 
     @classmethod
     def problems(cls, spec: LatencySpec, scenario: Scenario) -> list[SpecProblem]:
-        found = []
+        when = f"the answers are late while {spec.target} writes the effect of message {spec.at.message}"
+        found = only_after(spec, "take", when)
         if scenario.stack.postgres is None:
             found.append(SpecProblem(("fault",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
-        if spec.at.after != "take":
-            message = f"the answers are late while {spec.target} writes the effect of message {spec.at.message}"
-            found.append(SpecProblem(("at", "after"), message, "use take"))
         return found
 
     @classmethod

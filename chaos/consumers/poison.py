@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults, only_after
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
@@ -36,10 +36,12 @@ class Poison(AtItsStep):
         if consumers.acknowledge == "with-effect":
             message = "a refused effect ends its transaction, and the shipped consumer does not continue after that"
             found.append(SpecProblem(("fault",), message, "use acknowledge: after-effect"))
-        if spec.at.after != "take":
-            message = f"whether the output refuses message {spec.at.message} shows only after its take"
-            found.append(SpecProblem(("at", "after"), message, "use take"))
-        return found
+        return [
+            *found,
+            *only_after(
+                spec, "take", f"whether the output refuses message {spec.at.message} shows only after its take"
+            ),
+        ]
 
     @classmethod
     def placement(cls, spec: PoisonSpec, scenario: Scenario) -> Placement:
@@ -50,7 +52,11 @@ class Poison(AtItsStep):
         """Does nothing: what is in the message is the fault."""
 
     def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
-        number, trace = self._spec.at.message, [*seen.before, *seen.after]
+        number = self._spec.at.message
+        # Another group has its own copy of the message, and may write it to an output that takes it.
+        taken = (e for e in reversed(seen.before) if e.consumer == self._spec.target and e.kind == "take")
+        group = next((e.group for e in taken), "")
+        trace = [e for e in (*seen.before, *seen.after) if e.group == group]
         refused = [e for e in trace if e.kind == "refuse" and e.message == number]
         written = [e for e in trace if e.kind == "effect"]
         others = sorted({e.message for e in written if e.message != number})

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from onceproof.consumers.brokers.contract import Recreatable, Recreated
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.faults import (
+    AtItsStep,
+    ConsumerFaultContext,
+    StepDone,
+    consumer_faults,
+    only_after,
+    only_sole_consumer,
+)
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
-from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 
 
 class RecreateTopicSpec(ConsumerFaultSpec):
@@ -31,23 +38,13 @@ class RecreateTopic(AtItsStep):
 
     @classmethod
     def problems(cls, spec: RecreateTopicSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = consumers_of(scenario)
-        found = []
-        if consumers.broker != "kafka-group" or not consumers.static or consumers.acknowledge != "after-effect":
-            message = (
-                "only consumers of a topic that acknowledge after their effects can find another topic under its name"
-            )
-            hint = "use broker: kafka-group with static members, acknowledge: after-effect"
-            found.append(SpecProblem(("fault",), message, hint))
-        if len(consumers.names) > 1 or scenario.input[0].partitions > 1:
-            message = "the topic has several consumers or partitions: what was not read would be lost with it for any consumer"
-            found.append(SpecProblem(("fault",), message, "use one consumer, and input: partitions: 1"))
-        if consumers.restart_after is None:
-            message = f"{spec.target} is ended, and it is never restarted"
-            found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
-        if spec.at.after != "acknowledge":
-            message = f"the topic is deleted once {spec.target} has acknowledged message {spec.at.message}"
-            found.append(SpecProblem(("at", "after"), message, "use acknowledge"))
+        why = "only consumers of a topic that acknowledge after their effects can find another topic under its name"
+        why_alone = (
+            "the topic has several consumers or partitions: what was not read would be lost with it for any consumer"
+        )
+        found = only_sole_consumer(spec, scenario, why, why_alone)
+        when = f"the topic is deleted once {spec.target} has acknowledged message {spec.at.message}"
+        found += only_after(spec, "acknowledge", when)
         if len([fault for fault in scenario.chaos if fault.fault == spec.fault]) > 1:
             message = (
                 "only one fault of this kind is supported: the history numbers the records of two topics, not of more"

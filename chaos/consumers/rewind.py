@@ -8,9 +8,16 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from onceproof.consumers.brokers.contract import Repositions
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.faults import (
+    AtItsStep,
+    ConsumerFaultContext,
+    StepDone,
+    consumer_faults,
+    only_after,
+    only_sole_consumer,
+)
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
-from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 
 
 class RewindSpec(ConsumerFaultSpec):
@@ -34,24 +41,13 @@ class Rewind(AtItsStep):
 
     @classmethod
     def problems(cls, spec: RewindSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = consumers_of(scenario)
-        found = []
-        if consumers.broker != "kafka-group" or not consumers.static or consumers.acknowledge != "after-effect":
-            message = "only the offsets that a consumer group has committed, after its effects, can be set back"
-            found.append(
-                SpecProblem(
-                    ("fault",), message, "use broker: kafka-group with static members, acknowledge: after-effect"
-                )
-            )
-        if len(consumers.names) > 1 or scenario.input[0].partitions > 1:
-            message = "the group has several members or partitions, and the number of a message is the offset of one partition"
-            found.append(SpecProblem(("fault",), message, "use one consumer, and input: partitions: 1"))
-        if consumers.restart_after is None:
-            message = f"{spec.target} is ended, and it is never restarted"
-            found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
-        if spec.at.after != "acknowledge":
-            message = f"the offsets are set back once {spec.target} has acknowledged message {spec.at.message}"
-            found.append(SpecProblem(("at", "after"), message, "use acknowledge"))
+        why = "only the offsets that a consumer group has committed, after its effects, can be set back"
+        why_alone = (
+            "the group has several members or partitions, and the number of a message is the offset of one partition"
+        )
+        found = only_sole_consumer(spec, scenario, why, why_alone)
+        when = f"the offsets are set back once {spec.target} has acknowledged message {spec.at.message}"
+        found += only_after(spec, "acknowledge", when)
         if spec.to > spec.at.message:
             message = f"message {spec.to} comes after message {spec.at.message}, so nothing would be processed again"
             found.append(SpecProblem(("to",), message, f"use {spec.at.message} or less"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from onceproof.consumers.brokers.contract import Locks
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults, only_after
 from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.consumers import ConsumersSpec
@@ -45,9 +45,8 @@ class Slow(AtItsStep):
         if spec.target in consumers.names and not _others(consumers, spec.target):
             message = f"{spec.target} is alone: the broker could give message {spec.at.message} to no other consumer"
             found.append(SpecProblem(("target",), message, "name another consumer of the same group under names"))
-        if spec.at.after != "take":
-            message = f"{spec.target} is slow at its work, which begins when it has taken message {spec.at.message}"
-            found.append(SpecProblem(("at", "after"), message, "use take"))
+        when = f"{spec.target} is slow at its work, which begins when it has taken message {spec.at.message}"
+        found += only_after(spec, "take", when)
         also = next((f for f in scenario.faults(ConsumerFaultSpec) if f is not spec and _same_place(f, spec)), None)
         if also is not None:
             message = f"{also.fault} strikes {spec.target} over message {spec.at.message} as well, which is another consumer's by then"

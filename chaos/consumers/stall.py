@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults, only_after
 from onceproof.consumers.trace import TraceEvent
 from onceproof.data import rows_of
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
@@ -94,10 +94,8 @@ class Stall(AtItsStep):
 
 def at_its_work(spec: ConsumerFaultSpec) -> list[SpecProblem]:
     """A problem unless the fault stops a consumer at its work, which begins when it has taken its message."""
-    if spec.at.after == "take":
-        return []
-    message = f"{spec.target} is stopped at its work, which begins when it has taken message {spec.at.message}"
-    return [SpecProblem(("at", "after"), message, "use take")]
+    why = f"{spec.target} is stopped at its work, which begins when it has taken message {spec.at.message}"
+    return only_after(spec, "take", why)
 
 
 def no_such_message(field: str, number: int, scenario: Scenario) -> list[SpecProblem]:

@@ -116,6 +116,19 @@ def test_a_poison_hit_if_the_output_refused_it_each_time_and_took_others() -> No
     assert not proof_of(POISON, [], refused).hit, "the output refuses everything"
 
 
+def test_a_poison_is_proven_by_the_group_of_its_consumer_alone() -> None:
+    own = [event("take", 3, 3, group="billing"), event("effect", 1, 1, group="billing"), event("start", 0)]
+    refused = [event("refuse", 3, 3, group="billing")]
+    taken = event("effect", 3, 4, of="c2", group="shipping")
+    aside = event("dead-letter", 3, 5, of="c2", group="shipping", queue="letters")
+    proof = proof_of(POISON, own, [*refused, taken, aside])
+    assert proof.hit and "letters" not in str(proof.evidence), "its own group never took it, nor put it aside"
+    elsewhere = event("refuse", 3, 4, of="c2", group="shipping")
+    assert not proof_of(POISON, own, [elsewhere]).hit, "only another group's output refused it"
+    others = event("effect", 2, 4, of="c2", group="shipping")
+    assert not proof_of(POISON, own[:1], [*refused, others]).hit, "its own output took nothing else"
+
+
 RETENTION = RetentionSpec.model_validate({"fault": "retention", "target": "c1", "at": {"message": 2}, "oldest": 5})
 
 

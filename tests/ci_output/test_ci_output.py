@@ -151,6 +151,12 @@ def test_the_option_reports_to_the_server(tmp_path: Path, monkeypatch: pytest.Mo
     assert "%0A  duplicate in table: 2 extra rows%0A    but 2 rows%0A" in line
     assert "**" in (tmp_path / "summary.md").read_text()
 
+    # The files come first: whatever the server's cannot hold, the result is stored.
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "no" / "summary.md"))
+    done = CliRunner().invoke(app, [*command, "--ci", "--junit", "out.xml", "--runs", str(tmp_path / "runs")])
+    assert done.exit_code == 4 and "cannot write GITHUB_STEP_SUMMARY" in done.output
+    assert "2 extra rows" in (tmp_path / "out.xml").read_text()
+
 
 def test_the_cache_key_is_stable_and_starts_nothing() -> None:
     first, second = (CliRunner().invoke(app, ["doctor", "--cache-key"]).stdout for _ in range(2))

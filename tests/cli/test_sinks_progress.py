@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
+from onceproof.cli.sinks import progress
+from onceproof.sinks.offsets import Progress
+from onceproof.sinks.recorded import PostgresProgress, Recorded
 
 KAFKA = ["--kafka", "127.0.0.1:9", "--topic", "progress"]
 
@@ -53,6 +57,17 @@ def test_a_line_of_the_settings_that_is_not_one_is_refused_without_its_text(tmp_
     output = refused(*KAFKA, "--kafka-config", str(settings))
     assert f"{settings}:4 is not NAME=VALUE" in output and "confidential" not in output
     assert "cannot read" in refused(*KAFKA, "--kafka-config", str(tmp_path / "none"))
+
+
+def test_a_place_without_a_record_is_pointed_out() -> None:
+    """A wrong name would change nothing that the pipeline reads, and look like a repair."""
+    store = PostgresProgress("")
+    place = progress._Place(store, "table p", {}, "")
+    before = Recorded("departures", Progress("q", 3, {"flights": {"0": 5}}), 1)
+    change = progress._parsed(["fligths/0=7", "flights/0=5"])
+    text = progress._difference(place, before, replace(before, progress=change(before.progress)), applied=False)
+    assert "fligths/0: nothing was recorded for it until now; its records before 7 count as written" in text
+    assert "flights/0: " not in text
 
 
 def test_an_error_is_one_json_object_too() -> None:

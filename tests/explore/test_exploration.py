@@ -302,6 +302,24 @@ def test_a_package_on_the_python_path_of_the_job_is_compared_too(scenario: Path,
         _begun(scenario, Wanted(), tmp_path / "runs")
 
 
+@pytest.mark.parametrize("name", ["jobs/helper.py", "shared/common.py"])
+def test_the_modules_next_to_the_script_of_a_command_are_compared_too(
+    scenario: Path, tmp_path: Path, name: str
+) -> None:
+    for file in ("jobs/helper.py", "shared/common.py", "elsewhere/other.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("")
+    own = "command: ['{python}', '{here}/jobs/job.py'], env: {PYTHONPATH: '{here}/shared'}"
+    scenario.write_text(f"base: foreign-psycopg-upsert\npipeline: {{{own}}}\n")
+    _, directory, plan = _begun(scenario, Wanted(), tmp_path / "runs")
+    assert _resumed(directory.path)[2] == plan
+    (tmp_path / "elsewhere/other.py").write_text("# another\n")
+    assert _resumed(directory.path)[2] == plan
+    (tmp_path / name).write_text("# another\n")
+    with pytest.raises(UsageError, match=rf"{name} has changed"):
+        _resumed(directory.path)
+
+
 def test_the_functions_of_a_package_are_compared_too(scenario: Path, tmp_path: Path) -> None:
     scenario.write_text("base: callable-append\npipeline: {callable: 'onceproof.sinks.postgres:build'}\n")
     _, _, plan = _begun(scenario, Wanted(), tmp_path / "runs")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from onceproof.base.errors import EnvironmentProblem, Interrupted
+from onceproof.base.errors import EnvironmentProblem, Interrupted, UsageError
 from onceproof.consumers.schedule import ConsumerSchedule, WholeConsumers
 from onceproof.explore import minimal, replay
 from onceproof.explore.replay import SharedServices, stored_scenario
-from onceproof.history.run_directory import RunDir
+from onceproof.history.run_directory import RunDir, locked
 from onceproof.history.run_record import RunRecord, StoredScenario
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import Scenario
@@ -77,3 +77,23 @@ def test_the_best_run_of_a_shrink_that_ended_early_can_be_replayed(
     records = [json.loads(line) for line in Path(options["file"]).read_text().splitlines()]
     assert len(records) == 2 and Path(options["file"]).is_relative_to(folder / "run")
     assert RunRecord.read(folder / "run").scenario.parsed(folder).chaos == list(whole.of(best, tmp_path / "x").chaos)
+
+
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+def test_only_one_command_replays_or_shrinks_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Each would remove the executions of the other one."""
+    for module in (replay, minimal):
+        monkeypatch.setattr(module, "replayable", lambda _: SHIPPED)
+    monkeypatch.setattr(replay, "_replay", lambda *_: "done")
+    monkeypatch.setattr(minimal, "_shrink", lambda *_: "done")
+
+    def work() -> object:
+        if command == "replay":
+            return replay.replay(tmp_path, times=1, report=print)
+        return minimal.shrink_run(tmp_path, anomaly=None, most=1, report=print)
+
+    with locked(tmp_path, "replay or shrink"), pytest.raises(UsageError, match="another onceproof replay or shrink"):
+        work()
+    assert work() == "done"

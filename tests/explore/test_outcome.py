@@ -68,11 +68,16 @@ def test_a_job_that_was_given_up_is_another_outcome_than_one_that_was_too_slow()
 class Counting(Judge):
     """Judges nothing: every outcome held, and the run that shows it is named after the faults that struck."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clean: bool = True) -> None:
         super().__init__(None, None, None, None)  # type: ignore[arg-type]
+        self._clean = clean
 
     def _judge(self, executed: Executed) -> Judged:
-        return Judged(Outcome.HELD, run=", ".join(str(strike.point) for strike in executed.strikes) or "no fault")
+        return Judged(
+            Outcome.HELD,
+            clean=self._clean,
+            run=", ".join(str(strike.point) for strike in executed.strikes) or "no fault",
+        )
 
 
 def test_the_run_without_faults_is_not_what_is_shown_for_a_schedule_that_held() -> None:
@@ -82,6 +87,19 @@ def test_the_run_without_faults_is_not_what_is_shown_for_a_schedule_that_held() 
     other = executed(strikes=(Strike(1, Point.AFTER_OFFSET_LOG),))
     assert digest(plain, cause=False) == digest(struck, cause=False) == digest(other, cause=False)
     assert [judge.judge(one).run for one in (plain, struck, other)] == ["no fault", *2 * ["after-sink-commit"]]
+    assert judge.distinct == 2
+
+
+def test_what_the_claim_allows_in_a_struck_batch_is_judged_again_for_other_faults() -> None:
+    """The same rows are missing, but the claim allows that only if a fault struck their batch."""
+    judge = Counting(clean=False)
+    struck, other = executed(), executed(strikes=(Strike(2, Point.AFTER_OFFSET_LOG),))
+    assert digest(struck, cause=False) == digest(other, cause=False)
+    assert [judge.judge(one).run for one in (struck, other, struck)] == [
+        "after-sink-commit",
+        "after-offset-log",
+        "after-sink-commit",
+    ]
     assert judge.distinct == 2
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import EnvironmentProblem, Interrupted, WaitTimeout
-from onceproof.explore import matrix
+from onceproof.explore import matrix, real
 from onceproof.explore.exploration import State, Verdicts
 from onceproof.explore.schedules import ORDER, Drawn, Place
 from onceproof.explore.session import CUT_OFF
 from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.points import Point
 from onceproof.warm import session as warm_session
 from onceproof.warm.attempts import Strike
@@ -278,3 +279,60 @@ def test_drawing_ends_with_its_part_of_the_budget_and_goes_on_when_the_explorati
     again = work(go_on=first)
     assert len(again.wanted) == len(again.results) == 400 and not again.undrawn
     assert again.wanted[: len(first.wanted)] == first.wanted
+
+
+# -- interrupted after a verdict ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interrupted_after_verdict(runs: MadeUpRuns, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The numbers of the runs after whose verdict a signal comes, as while the report is written."""
+    numbers: set[int] = set()
+    made_up = runs.run
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        done = made_up(*args, **kwargs)
+        write_verdict(done.run_dir, done.verdict)
+        if len(runs.faults) in numbers:
+            raise Interrupted("stop")
+        return done
+
+    monkeypatch.setattr(real, "run", run)
+    return numbers
+
+
+def test_a_violation_before_a_signal_is_not_lost(
+    work: Work, runs: MadeUpRuns, interrupted_after_verdict: set[int]
+) -> None:
+    runs.violated.add(3)
+    interrupted_after_verdict.add(3)
+    first = work(REAL)
+    assert first.ended == "interrupted" and first.count()[State.VIOLATED] == 1
+    again = work(go_on=first)
+    (violated,) = [faults for faults, one in again.results.items() if one.state is State.VIOLATED]
+    assert violated == first.wanted[1] and "run-3" in again.results[violated].run
+    assert again.outcome() is Outcome.VIOLATED and len(runs.faults) == 1 + len(again.wanted)
+
+
+def test_a_violation_of_a_killed_command_is_found_when_it_is_continued(
+    work: Work, runs: MadeUpRuns, interrupted_after_verdict: set[int]
+) -> None:
+    runs.violated.add(3)
+    first = work(REAL)
+    results = first.directory.path / "results.jsonl"
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(line for line in lines if "run-3" not in line))
+    again = work(go_on=first)
+    assert again.results == first.results and len(runs.faults) == 1 + len(again.wanted)
+
+
+def test_a_comparison_that_was_violated_before_a_signal_is_not_lost(
+    work: Work, runs: MadeUpRuns, tier: MadeUpTier, interrupted_after_verdict: set[int]
+) -> None:
+    tier.violated.add(FIRST)
+    runs.violated.add(1)
+    interrupted_after_verdict.add(1)
+    first = work()
+    assert first.ended == "interrupted" and [one.faults for one in first.confirmed()] == [FAULTS]
+    again = work(go_on=first)
+    assert again.outcome() is Outcome.VIOLATED and [one.faults for one in again.confirmed()] == [FAULTS]

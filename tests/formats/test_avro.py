@@ -105,6 +105,52 @@ def test_a_value_that_does_not_fit_names_the_field(kind: Any, value: Any, why: s
     assert why in str(found.value)
 
 
+DAY = {"type": "int", "logicalType": "date"}
+MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
+MILLIS, MICROS = (
+    {"type": kind, "logicalType": f"time-{unit}s"} for kind, unit in (("int", "milli"), ("long", "micro"))
+)
+
+
+@pytest.mark.parametrize(
+    ("union", "value", "meant"),
+    [
+        ([DAY, MOMENT], "2013-01-01T10:00:00Z", "2013-01-01T10:00:00+00:00"),
+        ([DAY, MOMENT], "2013-01-01T00:00:00Z", "2013-01-01T00:00:00+00:00"),
+        ([MOMENT, "null", DAY], "2013-01-01", "2013-01-01"),
+        ([DAY, "string", MOMENT], "2013-01-01", "2013-01-01"),
+        ([MILLIS, MICROS], "10:00:00.123456", "10:00:00.123456"),
+        (["null", MICROS, MILLIS], "10:00:00", "10:00:00"),
+        ([MOMENT, "string"], "at noon", "at noon"),
+    ],
+)
+def test_a_time_in_a_union_is_written_as_the_type_that_holds_all_of_it(union: Any, value: str, meant: str) -> None:
+    made = record({"name": "x", "type": union})
+    assert json.loads(values.document(made.decode(made.encode({"x": value})))) == {"x": meant}
+
+
+@pytest.mark.parametrize(
+    ("union", "default", "meant"),
+    [
+        ([MOMENT, "string"], 5, "1970-01-01T00:00:00.005000+00:00"),
+        ([DAY, MOMENT], 5, "1970-01-06"),
+        (["string", MOMENT], "5", "5"),
+        ([{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "string"], "\u0001", 0.01),
+    ],
+)
+def test_a_default_of_a_union_is_a_value_of_its_type(union: Any, default: Any, meant: Any) -> None:
+    newer = record({"name": "x", "type": union, "default": default})
+    older = record()
+    for found in (older.decode(older.encode({}), newer), newer.decode(newer.encode({}))):
+        assert json.loads(values.document(found)) == {"x": meant}
+
+
+def test_a_union_that_has_a_type_twice_is_refused() -> None:
+    inner = {"type": "array", "items": ["long", MOMENT]}
+    with pytest.raises(UsageError, match="a union has the type long twice"):
+        record({"name": "x", "type": inner})
+
+
 def test_a_missing_field_needs_a_default() -> None:
     with pytest.raises(ValueError, match="field x is missing"):
         record({"name": "x", "type": "long"}).encode({})

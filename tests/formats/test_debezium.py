@@ -102,6 +102,24 @@ def test_a_field_of_another_type_than_its_schema_says_is_named() -> None:
         debezium.unwrapped(wrong)
 
 
+@pytest.mark.parametrize(
+    ("field_", "value", "why"),
+    [
+        ("at", Decimal("1.9"), "not a whole number"),
+        ("at", True, "not a whole number"),
+        ("day", "1", "not a whole number"),
+        ("amount", "A$Q==", "base64"),
+        ("amount", number(10**38, 17), "more than 38 digits"),
+        ("any", {"scale": 3, "value": "A$Q=="}, "base64"),
+    ],
+)
+def test_a_value_that_would_become_another_one_is_refused(field_: str, value: Any, why: str) -> None:
+    """Or none at all: a column holds NULL for a number with too many digits."""
+    wrong = {"schema": SCHEMA, "payload": {"after": {**AFTER, field_: value}, "op": "c"}}
+    with pytest.raises(ValueError, match=rf"field payload\.after\.{field_}: .*{why}"):
+        debezium.unwrapped(wrong)
+
+
 def test_the_feed_makes_events_of_rows_and_of_changes() -> None:
     row = {"id": 1}
     assert debezium.envelope_of(row, 5) == {"before": None, "after": row, "op": "c", "ts_ms": 5}

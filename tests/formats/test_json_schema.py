@@ -40,6 +40,8 @@ def test_a_valid_value_keeps_its_digits() -> None:
         (b'{"id": 1, "x": 2}', "'x' was unexpected"),
         (b"{}", "'id' is a required property"),
         (b"{", "Expecting"),
+        (b'{"id": 1, "amount": NaN}', "NaN is not JSON"),
+        (b'{"id": 1, "amount": -Infinity}', "-Infinity is not JSON"),
     ],
 )
 def test_an_invalid_value_names_the_field(value: bytes, why: str) -> None:

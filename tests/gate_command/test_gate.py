@@ -110,6 +110,7 @@ def test_a_damaged_baseline_is_refused_and_replaced(project: Runs, text: str) ->
     ("name", "found", "code", "status", "why"),
     [
         ("good", verdict("good", Outcome.VIOLATED, "lost-write"), 1, "regression", "lost-write 2"),
+        ("good", verdict("good", Outcome.VIOLATED), 1, "regression", "why"),
         ("bad", verdict("bad"), 1, "not caught", "held, although it is known to be bad"),
         ("bad", verdict("bad", Outcome.VIOLATED, "lost-write"), 1, "not caught", "no duplicate, but lost-write 2"),
         ("good", verdict("good", hits=0), 1, "less coverage", "no longer hit: crash driver, batch 0 @"),
@@ -168,6 +169,29 @@ def test_another_oracle_is_less_coverage() -> None:
     assert before.oracle is not None and before.oracle.startswith("sql ")
     assert list(Coverage.of(verdict("good"), load(find("naive-append"))).losses(before)) == []
     assert list(after.losses(before)) == [f"another oracle: {after.oracle} instead of {before.oracle}"]
+
+
+def test_a_side_output_that_is_no_longer_there_is_less_coverage() -> None:
+    """The oracle expects no rows in it, so no count shows that it is gone."""
+    scenario = load(find("naive-append"))
+    (spec,) = scenario.outputs.values()
+    empty = type(spec).model_validate({"table": "never", "expected": "empty"})
+    before = Coverage.of(verdict("one"), scenario.model_copy(update={"outputs": {**scenario.outputs, "never": empty}}))
+    after = Coverage.of(verdict("one"), scenario)
+    assert list(after.losses(before)) == ["no longer judged: output never"]
+    assert list(before.losses(after)) == []
+
+
+def test_a_known_bad_scenario_must_show_the_anomalies_that_it_expects_itself(project: Runs) -> None:
+    settings = Path("onceproof.toml")
+    settings.write_text(settings.read_text().replace(', anomaly = "duplicate"', ""))
+    project["bad"] = verdict("bad", Outcome.VIOLATED, "lost-write")
+    gate("--update")
+    assert results()["bad.yaml"][0] == "passed", "nothing says which anomaly it must show"
+    own = "expect: {verdict: violated, anomalies: [duplicate]}\n"
+    Path("bad.yaml").write_text("base: ack-lost-transactional\n" + own)
+    gate()
+    assert results()["bad.yaml"] == ("not caught", "no duplicate, but lost-write 2")
 
 
 @pytest.mark.parametrize("looser", [{"compare": ["id"]}, {"identity": ["id"]}])

@@ -109,6 +109,8 @@ def test_equal_values_have_equal_texts(canon: Canon, sql_type: str, one: str, ot
         ("VARCHAR", "a", "A"),
         ("BLOB", "\\x6869", "aGg="),
         ("BLOB", "\\xab", "ab"),
+        ("BLOB[]", '["\\\\x6869"]', '["hi"]'),
+        ("BLOB[]", '["\\\\x6869"]', '["aGg="]'),
         ("JSON", "[1,2]", "[2,1]"),
         ("JSON", '["1"]', "[1]"),
         ("JSON", '{"a":1,"a":2}', '{"a":1}'),
@@ -224,6 +226,13 @@ def test_text_that_is_not_a_nested_value_stays_unchanged(text: str, sql_type: st
         ("'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'::UUID", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"),
         ("true", "t"),
         ("'hi'::BLOB", "\\x6869"),
+        ("['hi'::BLOB, '\\xFF\\x00'::BLOB]", '{"\\\\x6869","\\\\xff00"}'),
+        ("['hi'::BLOB, '\\xFF\\x00'::BLOB, NULL]", '["aGk=","/wA=",null]'),
+        ("['\\x5Cx6869'::BLOB]", '{"\\\\x5c7836383639"}'),  # these characters, and not the bytes of that hex
+        ("['aGk='::BLOB]", '["YUdrPQ=="]'),
+        ("{'a': 1, 'b': 'hi'::BLOB}", '(1,"\\\\x6869")'),
+        ("{'a': 1.50, 'b': ['hi'::BLOB]}", '{"b":["aGk="],"a":1.5}'),
+        ("MAP {'k': 'hi'::BLOB}", '{"k":"aGk="}'),
         ("{'a': 1, 'b': [1, 2]}", '{"a":1,"b":[1,2]}'),
         ("'x'", "x"),
     ],
@@ -231,6 +240,7 @@ def test_text_that_is_not_a_nested_value_stays_unchanged(text: str, sql_type: st
 def test_expected_value_equals_its_text_in_an_output(canon: Canon, value: str, text: str) -> None:
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
+    nested.register(connection)
     row = connection.execute(f"SELECT typeof(v), {as_text(_type_of(value), 'v')} FROM (SELECT {value} AS v)").fetchone()
     assert row is not None
     assert canon(row[0], row[1]) == canon(row[0], text)

@@ -134,3 +134,14 @@ def test_a_name_with_an_escaped_slash_is_the_same_name(stored_run: Any) -> None:
     assert verdict(run).outcome == "held"
     run.tables["output"][-1]["content"] = '{"id":1,"a\\/b":"5"}'
     assert verdict(run).anomalies() == {"wrong-value": 1}
+
+
+def test_bytes_in_a_list_are_compared_and_shown_as_bytes(stored_run: Any) -> None:
+    run = same(stored_run, "table", "id, [encode(a), encode(b)] AS parts")
+    run.send("k", b'{"id":1,"a":"hi","b":"aGk="}')
+    run.send("k", b'{"id":2,"a":"hi","b":"\\u00fc"}')
+    run.insert("out", {"id": 1, "parts": '{"\\\\x6869","\\\\x61476b3d"}'})
+    run.insert("out", {"id": 2, "parts": '{"\\\\x6869","\\\\xc3bc"}'})
+    assert verdict(run).outcome == "held"
+    run.tables["output"][-1]["content"] = json.dumps({"id": "2", "parts": '{"\\\\x6869","\\\\xc3bd"}'})
+    assert verdict(run).anomalies() == {"wrong-value": 1}

@@ -52,6 +52,29 @@ def test_dropped_and_changed_keys_are_wrong_values(
     assert "record key = " in finding.witnesses[0].argument
 
 
+BYTES = [b"\xff", rb"\xFF", b"\xff\\", rb"C:\xabc", "\u00fc".encode()]
+
+
+@pytest.mark.parametrize("to_key", ["", "encode('x') AS _to_key, "])
+def test_keys_of_other_bytes_are_never_equal(stored_run: Any, to_key: str) -> None:
+    r"""The key of the byte 0xFF is not the key of the text ``\xFF``, and the other way round."""
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": True}}
+    run.scenario["oracle"] = {
+        "kind": "sql",
+        "queries": {"out": f'SELECT i, {to_key}_partition, _offset, _key FROM "in"'},
+    }
+    pairs = [(one, other) for one in BYTES for other in BYTES]
+    for i, (own, copy) in enumerate(pairs):
+        run.send("k", {"i": i})
+        run.tables["input"][-1]["key"] = own
+        run.record("out", {"i": i}, key="k")
+        run.tables["output"][-1]["key"] = b"x" if to_key and own == copy else copy
+    run.progress({0: len(pairs)})
+    verdict = check(run.save())
+    assert verdict.anomalies() == {"wrong-value": len(pairs) - len(BYTES)}, verdict.reasons
+
+
 def test_a_dropped_key_is_shown_and_has_a_slice(stored_run: Any) -> None:
     verdict = copied(stored_run, [None, "b", None, "a"])
     (finding,) = verdict.findings
@@ -203,3 +226,12 @@ def test_headers_in_the_format_of_a_history() -> None:
     assert headers_text(Message(None)) is None  # type: ignore[arg-type]
     text = headers_text(Message([("a", b"1"), ("a", None), ("b", b"\xff\x00x"), ("c", "ü".encode())]))  # type: ignore[arg-type]
     assert text == '[["a","1"],["a",null],["b","\\\\xFF\\\\x00x"],["c","ü"]]'
+
+
+def test_a_header_of_other_bytes_is_never_equal() -> None:
+    def shown(value: bytes | str) -> str | None:
+        return headers_text(type("Message", (), {"headers": lambda _: [("a", value)]})())
+
+    assert shown(b"\xff") == r'[["a","\\xFF"]]'
+    assert shown(rb"\xFF") == shown(r"\xFF") == r'[["a","\\x5CxFF"]]'
+    assert shown(rb"C:\xabc") == r'[["a","C:\\xabc"]]'

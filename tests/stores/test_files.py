@@ -115,6 +115,20 @@ def test_a_listed_file_that_is_gone_has_no_rows(tmp_path: Path) -> None:
     assert record["note"] == f"the log lists 1 file that is missing, the first is {one.name}"
 
 
+def test_missing_files_and_files_that_are_not_listed_are_both_noted(tmp_path: Path) -> None:
+    folder = tmp_path / "files/out"
+    one, two = (a_file(folder, n, [n]) for n in (1, 2))
+    an_entry(folder, "0", one, two)
+    one.unlink()
+    a_file(folder, 3, [3])
+    record, _ = read_back(tmp_path)
+    first, second = record["note"].split("; ")
+    assert first == f"the log lists 1 file that is missing, the first is {one.name}"
+    assert second.startswith("folder out holds 1 file that its log does not list (1 row)")
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["message"] for event in events if event["kind"] == "warning"] == [first, second]
+
+
 def test_columns_in_the_names_of_folders_are_read(tmp_path: Path) -> None:
     a_file(tmp_path / "files/out/day=2013-01-03/key=a%2Fb", 1, [1])
     a_file(tmp_path / "files/out/day=__HIVE_DEFAULT_PARTITION__/key=c", 2, [2])

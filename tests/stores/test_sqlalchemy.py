@@ -110,7 +110,7 @@ def test_plan_says_what_a_run_does_to_the_table(
         (
             "sqlite:////no/such/folder/shop.db",
             EnvironmentProblem,
-            "refuses the connection: unable to open database file",
+            "is a file that does not exist",
         ),
     ],
 )
@@ -167,3 +167,18 @@ def test_a_decimal_that_arrives_as_a_float_is_refused(shop: sqlite3.Connection, 
 def test_a_table_that_is_gone_after_the_run(shop: sqlite3.Connection, tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="the outputs cannot be read back: there is no table 'booked'"):
         read_back(tmp_path, "booked")
+
+
+@pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite+pysqlite:///{}", "sqlite:///file:{}?uri=true"])
+def test_a_file_that_is_missing_is_an_error_and_is_not_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    file = tmp_path / "a shop.db"
+    path = str(file).replace(" ", "%20") if "uri" in form else str(file)
+    monkeypatch.setenv("SHOP_DATABASE", form.format(path))
+    with pytest.raises(EnvironmentProblem, match="is a file that does not exist") as found:
+        make_ready(one("departures"))
+    assert found.value.exit_code == 4 and "SHOP_DATABASE" in str(found.value)
+    assert not list(tmp_path.iterdir())
+    sqlite3.connect(file).execute("CREATE TABLE departures (id int)")
+    make_ready(one("departures"))

@@ -130,14 +130,31 @@ def test_repeats_of_a_key_count_unless_the_receiver_ignores_them(tmp_path: Path,
     ):
         site.send({"rule": body}, **({"Idempotency-Key": key} if key else {}))
     records, history = site.read_back()
-    assert [row["rule"] for row in contents(history)] == ["first", "second", "third", "third"]
+    assert [row["rule"] for row in contents(history)] == ["first", "second", "changed", "third", "third"]
     assert [row["rule"] for row in contents(history, "requests")] == [
         *("first", "second", "first", "changed", "third", "third")
     ]
-    assert (records["alerts"]["repeats"], records["requests"]["repeats"]) == (2, 0)
-    assert len({row["commit_order"] for row in history["output"]}) == 10, (
+    assert (records["alerts"]["repeats"], records["requests"]["repeats"]) == (1, 0)
+    assert len({row["commit_order"] for row in history["output"]}) == 11, (
         "the commits of two outputs have orders of their own"
     )
+
+
+def test_a_request_with_the_key_of_another_body_is_no_repeat(tmp_path: Path, owner: Owner) -> None:
+    """The replay has diverged: the receiver has ignored what the job meant to say."""
+    site = Site(tmp_path, owner, alerts=a_spec(repeats="ignored", ignore=["sent_at"]))
+    for body in (
+        {"rule": "slow", "value": 1.5, "sent_at": 1},
+        {"sent_at": 2, "value": 1.50, "rule": "slow"},
+        {"rule": "slow", "value": 1.6, "sent_at": 1},
+        {"rule": "slow", "value": 1.5, "more": None, "sent_at": 1},
+    ):
+        site.send(body, **{"Idempotency-Key": "a"})
+    records, history = site.read_back()
+    assert [row["value"] for row in contents(history)] == ["1.5", "1.6", "1.5"]
+    assert records["alerts"]["repeats"] == 1
+    note = "webhook alerts got 2 requests with the Idempotency-Key of an earlier one and another body"
+    assert records["alerts"]["note"].startswith(note) and note in (tmp_path / "events.jsonl").read_text()
 
 
 def test_deliveries_at_the_same_time_are_all_recorded_once(tmp_path: Path, owner: Owner) -> None:
@@ -156,6 +173,7 @@ def test_deliveries_at_the_same_time_are_all_recorded_once(tmp_path: Path, owner
         (b"{", {}, 400, "not JSON"),
         (b'{"a": NaN}', {}, 400, "NaN is not JSON"),
         (b"\xff{}", {}, 400, "not JSON"),
+        (rb'{"a": ["\ud800"]}', {}, 400, "surrogates not allowed"),
         (b"{}", {"path": "-of-others"}, 404, "there is no webhook /alerts-of-others; known: alerts"),
         (b"{}", {"Content-Length": "many"}, 411, "no valid Content-Length"),
         (b" " * (MOST_BYTES + 1), {"Content-Length": str(MOST_BYTES + 1)}, 413, "larger than 1,048,576 bytes"),

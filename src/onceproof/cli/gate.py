@@ -92,12 +92,14 @@ def gate(
     order = session.ordered(gated.items, session.read_last_failed(runs_dir), guesses)
     with stack:
         result = session.work(order, known, execute, qualify, budget_s=budget_s)
+    try:
+        output.say(as_text(result, output), styled=True)
+        if output.as_json:
+            output.result(json.dumps(as_json(result)))
+    finally:  # whatever cannot be shown, its files are there
+        if junit_file is not None:
+            write_file(junit_file, junit.render(result))
     session.write_last_failed(runs_dir, result)
-    output.say(as_text(result, output), styled=True)
-    if output.as_json:
-        output.result(json.dumps(as_json(result)))
-    if junit_file is not None:
-        write_file(junit_file, junit.render(result))
     if ci:
         publish([_for_ci(row, loaded) for row in result.rows], os.environ, output.command)
     if update:

@@ -82,10 +82,12 @@ def run_scenarios(
             if len(loaded) > 1:
                 _say_report(RunSet((results[-1],)), output)
     run_set = RunSet(tuple(results), by_expectation=everything)
-    code = _conclude(run_set, output, reported=len(loaded) > 1)
+    try:
+        code = _conclude(run_set, output, reported=len(loaded) > 1)
+    finally:  # whatever cannot be shown, its files are there
+        _write_files(files, run_set)
     if ci:
         publish(_for_ci(run_set, loaded), os.environ, output.command)
-    _write_files(files, run_set)
     return code
 
 
@@ -289,7 +291,7 @@ def _complaint(result: ScenarioResult, error: OnceproofError | Interrupted) -> s
 
 
 def _write_files(files: list[tuple[str, Path]], runs: RunSet) -> None:
-    """Write the reports: last, so that the result is printed even if a file cannot be written."""
+    """Write the reports, after the result is printed: it is shown even if a file cannot be written."""
     for name, file in files:
         write_file(file, reports.get(name)().render(runs))
 

@@ -93,7 +93,7 @@ def _run(names: list[str], times: int, full: bool, store: Path | None, runs_dir:
         def report(name: str, result: BugResult) -> None:
             output.say(table.line(name, result))
             if store is not None:
-                results.write(store, results.merged(results.read(store), {name: result}))
+                results.store(store, {name: result})
 
         found = session.Session(folder, execute, times=times, full=full, report=report).work(planted)
     output.say(table.as_text(bugs, found, output.look(log_width=140)), styled=True)

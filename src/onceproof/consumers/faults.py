@@ -13,10 +13,10 @@ from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
 from onceproof.consumers.routes import AddsPartitions, KnowsArrival, Lasts, OutlastsItsBroker, Recreates
 from onceproof.consumers.trace import TraceEvent, holders
-from onceproof.faults.contract import FaultOf, Proof, faults
+from onceproof.faults.contract import FaultOf, Proof, SpecProblem, faults
 from onceproof.faults.table import Armed, FaultTable
 from onceproof.scenario.consumers import ConsumersSpec
-from onceproof.scenario.model import ConsumerFaultSpec
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
 if TYPE_CHECKING:
     from onceproof.consumers.brokers.contract import Queues
@@ -49,6 +49,29 @@ class StepDone:
     @property
     def after(self) -> Sequence[TraceEvent]:
         return self.trace[self.length :]
+
+
+def only_after(spec: ConsumerFaultSpec, step: str, why: str) -> list[SpecProblem]:
+    """A problem, with this reason, unless the fault strikes after that step."""
+    return [] if spec.at.after == step else [SpecProblem(("at", "after"), why, f"use {step}")]
+
+
+def only_sole_consumer(spec: ConsumerFaultSpec, scenario: Scenario, why: str, why_alone: str) -> list[SpecProblem]:
+    """The problems of a fault at the committed offsets of one consumer, which it ends and which is restarted after that.
+
+    ``why``: the message if the consumers have no such offsets; ``why_alone``: if there are several consumers or partitions.
+    """
+    consumers = consumers_of(scenario)
+    found = []
+    if consumers.broker != "kafka-group" or not consumers.static or consumers.acknowledge != "after-effect":
+        hint = "use broker: kafka-group with static members, acknowledge: after-effect"
+        found.append(SpecProblem(("fault",), why, hint))
+    if len(consumers.names) > 1 or scenario.input[0].partitions > 1:
+        found.append(SpecProblem(("fault",), why_alone, "use one consumer, and input: partitions: 1"))
+    if consumers.restart_after is None:
+        message = f"{spec.target} is ended, and it is never restarted"
+        found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
+    return found
 
 
 class AtItsStep:

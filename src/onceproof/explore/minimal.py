@@ -25,7 +25,7 @@ from onceproof.explore.replay import (
 )
 from onceproof.explore.shrink import Executed, Shrink, Shrunk, to_json
 from onceproof.history import run_files
-from onceproof.history.run_directory import RunDir, private_files
+from onceproof.history.run_directory import RunDir, locked, private_files
 from onceproof.history.run_record import RunRecord, StoredScenario
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
@@ -110,7 +110,7 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, report: Say, fr
     An interruption, or an execution that fails, ends the search; the best schedule found until then is still written.
     """
     scenario = replayable(run_dir)
-    with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
+    with private_files(), hiding(of_environment(scenario.pipeline.secrets)), locked(run_dir, "replay or shrink"):
         return _shrink(run_dir, scenario, anomaly, most, report, fresh_stack)
 
 

@@ -3,8 +3,8 @@
 The digest of an outcome covers everything that the judge reads, except numbers that only name things: transactions, log
 positions, and the times of a clock. Times are in it by their order: which commit was before which log write, and before which
 fault. An outcome that held is also what holds for all executions with the same rows in the same commits and batches, whatever
-faults struck there: a row that is right needs no explanation. One that did not is judged for each digest with its faults, since
-the judge looks there for the cause.
+faults struck there: a row that is right needs no explanation. One that did not, or in which the claim allows what is wrong (a loss
+in a batch that a fault struck), is judged for each digest with its faults, since the judge looks there for the cause.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Judged:
     reason: str = ""
     run: str | None = None
     """The run directory that was judged."""
+    clean: bool = True
+    """Whether there is no finding at all, also none that the claim allows."""
 
 
 def digest(executed: Executed, *, cause: bool) -> str:
@@ -132,7 +134,7 @@ class Judge:
         known = self._held.get(plain) or self._others.get(whole)
         if known is None:
             known = self._judge(executed)
-            if known.outcome is Outcome.HELD:
+            if known.outcome is Outcome.HELD and known.clean:
                 self._held[plain] = known
             else:
                 self._others[whole] = known
@@ -143,7 +145,7 @@ class Judge:
         faults = self._specs(executed.strikes)
         verdict = judged_run(self._tier, self._execution, executed, faults, directory)
         reason = verdict.reasons[0].partition("\n")[0] if verdict.reasons else ""
-        return Judged(verdict.outcome, verdict.anomalies(), reason, str(directory.path))
+        return Judged(verdict.outcome, verdict.anomalies(), reason, str(directory.path), not verdict.findings)
 
 
 def judged_run(

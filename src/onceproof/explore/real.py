@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem, OnceproofError, WaitTimeout
 from onceproof.base.words import times
-from onceproof.explore.exploration import State, Verdicts
-from onceproof.explore.schedules import ORDER
+from onceproof.explore.exploration import Faults, State, Verdicts
+from onceproof.explore.schedules import ORDER, Place
 from onceproof.faults import survey
 from onceproof.faults.job import at_checkpoint, at_frames
 from onceproof.faults.placement import has_own_file_manager
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.run import run
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -134,6 +135,24 @@ def verdicts_of(verdict: Verdict, run_dir: Path) -> Verdicts:
     if not hit and verdict.outcome is Outcome.VIOLATED:
         why = f"{why} ({hits} of {times(len(verdict.faults), 'fault')} hit)"
     return Verdicts(verdict.outcome.value, verdict.anomalies(), why, str(run_dir), hit)
+
+
+def violated_without_result(folder: Path, known: Collection[str]) -> dict[Faults, Verdicts]:
+    """Schedule -> verdict, of the runs below ``folder`` that were judged violated and are not ``known`` (the names of their directories).
+
+    A signal may come between the verdict on a run and the line that an exploration stores of it. The schedule would be executed
+    again, and might hold.
+    """
+    found: dict[Faults, Verdicts] = {}
+    for run_dir in sorted(folder.glob("*")):
+        if run_dir.is_symlink() or run_dir.name in known:
+            continue
+        with suppress(OSError, ValueError, RecursionError):
+            verdict = Verdict.from_json(run_dir / VERDICT_FILE)
+            faults = tuple(Place(one.batch, Point(one.point)) for one in verdict.faults if one.batch is not None)
+            if verdict.outcome is Outcome.VIOLATED and len(faults) == len(verdict.faults):
+                found[faults] = verdicts_of(verdict, run_dir)
+    return found
 
 
 def _without(failed: OnceproofError) -> Verdicts:

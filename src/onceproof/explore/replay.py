@@ -27,7 +27,7 @@ from onceproof.base.words import times
 from onceproof.faults.contract import needs_proxy
 from onceproof.history import run_files
 from onceproof.history.execution import Execution
-from onceproof.history.run_directory import RunDir, private_files
+from onceproof.history.run_directory import RunDir, locked, private_files
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
@@ -116,7 +116,7 @@ def replay(run_dir: Path, *, times: int, report: Say, fresh_stack: bool = False)
     Raises as a run does, and `HistoryError` for a run without a history.
     """
     scenario = replayable(run_dir)
-    with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
+    with private_files(), hiding(of_environment(scenario.pipeline.secrets)), locked(run_dir, "replay or shrink"):
         return _replay(run_dir, scenario, times, report, fresh_stack)
 
 

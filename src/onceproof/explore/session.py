@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from onceproof.base.errors import EnvironmentProblem, Interrupted
+from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
 from onceproof.explore import schedules
 from onceproof.explore.exploration import Confirmation, Directory, Faults, Plan, State, Verdicts
 from onceproof.explore.outcome import Judge, reduced
-from onceproof.explore.real import HELD_COMMIT, WAITING_SINK, fault_specs, real_run, survey_run
+from onceproof.explore.real import HELD_COMMIT, WAITING_SINK, fault_specs, real_run, survey_run, violated_without_result
 from onceproof.explore.result import Exploration
 from onceproof.explore.schedules import Schedule, scheduled, strikes_of, text_of
 from onceproof.history.execution import Execution
@@ -79,6 +80,7 @@ class Session:
         if baseline is not None and baseline.state in (State.HELD, State.VIOLATED):  # else it is tried again
             self.result.baseline = baseline
         self.result.confirmations = directory.confirmations()
+        self._adopt_violations()
 
     @property
     def left_s(self) -> float:
@@ -99,7 +101,27 @@ class Session:
                 self.result.ended = "budget"
         except (Interrupted, KeyboardInterrupt):
             self.result.ended = "interrupted"
+            with uninterrupted("storing what the last run has shown"):
+                self._adopt_violations()
         return self.result
+
+    def _adopt_violations(self) -> None:
+        """Count runs that were judged violated, and of which a signal prevented that the result was stored."""
+        result = self.result
+        shown = [*result.results.values(), *(one.real for one in result.confirmations), result.baseline]
+        known = {Path(one.run).name for one in shown if one is not None and one.run is not None}
+        for faults, found in violated_without_result(self._directory.runs, known).items():
+            if any(place.point not in result.plan.points for place in faults):
+                continue  # of the plan before the tier could not go on
+            if result.plan.tier == "real":
+                if faults == _NO_FAULT:
+                    result.baseline = found
+                else:
+                    result.results[faults] = found
+                self._directory.add_result(faults, found)
+            elif faults in result.results:
+                result.confirmations.append(one := Confirmation(faults, result.results[faults], found))
+                self._directory.add_confirmation(one)
 
     # -- the warm tier --------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from onceproof.base.errors import UsageError
+from onceproof.base.paths import is_file, is_folder
 from onceproof.qualify.directory import digest_of
 from onceproof.qualify.scenario_file import named_files
 from onceproof.scenario.model import Scenario
@@ -18,10 +19,10 @@ from onceproof.scenario.templates import fill
 
 
 def digests(scenario: Scenario, path: Path) -> dict[str, str]:
-    """Path -> SHA-256 of each file that the scenario at ``path`` names by ``{here}``, of its bases, and of the function's modules.
+    """Path -> SHA-256 of each file that the scenario at ``path`` names by ``{here}``, of its bases, and of the job's modules.
 
     These are all modules below the folder of the function's file, or of its package, as the warm tier executes them again
-    (`onceproof.warm.loading`). Files that cannot be read are left out. Raises as `load.read`, and
+    (`onceproof.warm.loading`); of a command, those below the folders of its scripts, and of its own PYTHONPATH. Files that cannot be read are left out. Raises as `load.read`, and
     `UsageError` if there is no such package.
     """
     found: dict[str, str] = {}
@@ -43,19 +44,27 @@ def changed(began: Mapping[str, str]) -> str | None:
 
 
 def _modules(scenario: Scenario, path: Path) -> Iterator[Path]:
-    if scenario.pipeline.callable is None:
-        return
     here = {"here": str(path.resolve().parent)}
-    where = fill(scenario.pipeline.callable, here).rpartition(":")[0]
-    own_path = fill(scenario.pipeline.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")), here)
-    search = [*filter(None, own_path.split(os.pathsep)), *sys.path]
-    is_file = where.endswith(".py")
-    for start in [Path(where).resolve().parent] if is_file else _of_package(where.partition(".")[0], search):
+    own_path = fill(scenario.pipeline.env.get("PYTHONPATH", ""), here)
+    for start in _starts(scenario, here, [Path(entry) for entry in filter(None, own_path.split(os.pathsep))]):
         if start.is_file():
             yield start
         for top, inner, files in os.walk(start):
             inner[:] = [name for name in inner if not _is_foreign(Path(top) / name)]
             yield from (Path(top) / name for name in files if name.endswith(".py"))
+
+
+def _starts(scenario: Scenario, here: dict[str, str], own_path: list[Path]) -> Iterable[Path]:
+    """Where the job's modules are: folders, or the file of a module. Raises `UsageError`."""
+    if scenario.pipeline.callable is None:
+        words = [Path(fill(word, here)) for word in scenario.pipeline.command]
+        scripts = {word.resolve().parent for word in words if word.suffix == ".py" and is_file(word)}
+        return [*scripts, *filter(is_folder, own_path)]
+    where = fill(scenario.pipeline.callable, here).rpartition(":")[0]
+    if where.endswith(".py"):
+        return [Path(where).resolve().parent]
+    from_outside = [] if "PYTHONPATH" in scenario.pipeline.env else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return _of_package(where.partition(".")[0], [*map(str, own_path), *filter(None, from_outside), *sys.path])
 
 
 def _of_package(name: str, search: list[str]) -> Iterable[Path]:

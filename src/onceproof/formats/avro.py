@@ -19,6 +19,7 @@ from onceproof.formats import values
 from onceproof.formats.avro_reading import disagreement, without_lost_types
 from onceproof.formats.avro_reading import kind_of as _kind
 from onceproof.formats.avro_reading import logical_of as _logical
+from onceproof.formats.avro_unions import IN_JSON, branch_name, dates_first, in_its_branch, members, unions
 from onceproof.formats.registry import Schema
 from onceproof.formats.values import (
     ANY,
@@ -55,10 +56,28 @@ class Avro:
             for _, text in schema.references:
                 fastavro.parse_schema(json.loads(text), named_schemas=self._named)
             self.parsed: Any = fastavro.parse_schema(json.loads(schema.text), named_schemas=self._named)
+            self._settle_unions()
         except (ValueError, SchemaParseException, UnknownType, TypeError, KeyError, AttributeError) as error:
             message = f"schema {place!r} is not an Avro schema: {type(error).__name__}: {error}"
             raise UsageError(message, hint="correct the schema") from None
         self._has_single = _mentions(self.parsed, "float") or any(_mentions(s, "float") for s in self._named.values())
+
+    def _settle_unions(self) -> None:
+        """Let each default of a union be a value of its type: fastavro gives it as the schema writes it, and only there the type is known.
+
+        Raises `SchemaParseException` for a union that has a type twice, which Avro forbids and fastavro accepts.
+        """
+        for schema in [self.parsed, *self._named.values()]:
+            for union in unions(schema):
+                names = [branch_name(branch) for branch in union]
+                if twice := next((name for name in names if names.count(name) > 1), None):
+                    raise SchemaParseException(f"a union has the type {twice} twice")
+            for member in members(schema):
+                default = member.get("default")
+                if isinstance(member["type"], list) and default is not None:
+                    branches = map(self._definition, member["type"])
+                    branch = next((one for one in branches if isinstance(default, IN_JSON.get(_kind(one), ()))), None)
+                    member["default"] = default if branch is None else self._finished(branch, default, singles=False)
 
     def decode(self, body: bytes, reader: Avro | None = None) -> Any:
         """The value. Raises any `Exception` for bytes that do not fit the schema, or that ``reader`` cannot resolve."""
@@ -208,7 +227,9 @@ class Avro:
             if name in value:
                 fitted[name] = self._fit(member["type"], value[name], where)
             elif "default" in member:
-                fitted[name] = self._finished(member["type"], member["default"], singles=False)
+                fitted[name] = in_its_branch(
+                    member["type"], self._finished(member["type"], member["default"], singles=False)
+                )
             else:
                 raise ValueError(f"field {where} is missing, and schema {schema['name']} has no default for it")
         return fitted
@@ -217,15 +238,14 @@ class Avro:
         if value is None and "null" in branches:
             return None
         problems = []
-        for branch in branches:
+        for branch in dates_first(branches):
             try:
                 fitted = self._fit(branch, value, place)
             except ValueError as problem:
                 problems.append(str(problem))
                 continue
-            definition = self._definition(branch)
-            # By the name, fastavro knows which record of the union this is.
-            return (definition["name"], fitted) if _kind(definition) in ("record", "error") else fitted
+            # By the name, fastavro knows the type: it would write a time as the first type that can hold it, a date for example.
+            return branch_name(branch), fitted
         raise ValueError(f"field {place or '(the value)'} fits no type of its union: {'; '.join(problems)}")
 
     def _mismatch(self, writer: Any, reader: Any, other: Avro, place: str, within: frozenset[Any]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, time
+from decimal import Decimal
 from typing import Any
 
 from onceproof.formats import values
@@ -102,11 +103,11 @@ def _typed(schema: Any, value: Any, place: str) -> Any:
     name, kind = schema.get("name"), schema.get("type")
     try:
         if name == _DECIMAL:
-            return unscaled_decimal(base64.b64decode(value), _scale(schema))
+            return _fitting(_decimal(value, _scale(schema)), _precision(schema))
         if name == "io.debezium.data.VariableScaleDecimal":
-            return unscaled_decimal(base64.b64decode(value["value"]), int(value["scale"]))
+            return _decimal(value["value"], int(value["scale"]))
         if name in _LOGICAL:
-            return _LOGICAL[name][1](int(value))
+            return _LOGICAL[name][1](_whole(value))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(f"field {place}: {str(value)[:60]!r} is not a {name}: {error}") from None
     if kind == "struct" and isinstance(value, Mapping):
@@ -122,8 +123,7 @@ def _types(schema: Any, path: Path) -> Iterator[tuple[Path, str]]:
         return
     name, kind = schema.get("name"), schema.get("type")
     if name == _DECIMAL:
-        precision = int((schema.get("parameters") or {}).get(_NAME_OF_PRECISION, values.MOST_DIGITS))
-        yield path, values.decimal_type(precision, _scale(schema)) or values.SHOWN
+        yield path, values.decimal_type(_precision(schema), _scale(schema)) or values.SHOWN
         return
     if name in _LOGICAL:
         yield path, _LOGICAL[name][0]
@@ -141,6 +141,28 @@ def _types(schema: Any, path: Path) -> Iterator[tuple[Path, str]]:
 
 def _scale(schema: Mapping[str, Any]) -> int:
     return int((schema.get("parameters") or {})["scale"])
+
+
+def _precision(schema: Mapping[str, Any]) -> int:
+    return int((schema.get("parameters") or {}).get(_NAME_OF_PRECISION, values.MOST_DIGITS))
+
+
+def _decimal(unscaled: Any, scale: int) -> Decimal:
+    return unscaled_decimal(base64.b64decode(unscaled, validate=True), scale)
+
+
+def _fitting(number: Decimal, precision: int) -> Decimal:
+    """The number. Raises `ValueError` if it has more digits than its column, in which it would be NULL without a word."""
+    if len(number.as_tuple().digits) > precision:
+        raise ValueError(f"it has more than {precision} digits")
+    return number
+
+
+def _whole(value: Any) -> int:
+    """A whole number, not the one next to a fraction."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("it is not a whole number")
+    return value
 
 
 def _time(micros: int) -> time:

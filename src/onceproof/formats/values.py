@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from onceproof.values import documents
@@ -120,4 +120,9 @@ def _not_finite(value: float) -> str:
 
 def parse(text: bytes) -> Any:
     """A JSON text with its numbers as `Decimal` and `int`. Raises `ValueError`."""
-    return json.loads(text, parse_float=Decimal)
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> NoReturn:
+    # Python alone reads it: a parser that follows RFC 8259 refuses the whole value.
+    raise ValueError(f"{constant} is not JSON")

@@ -27,7 +27,7 @@ class GateScenario(BaseModel):
     """A scenario file, relative to onceproof.toml, or the name of a shipped scenario."""
     expect: Literal["held", "violated"] = "held"
     anomaly: str | None = None
-    """For ``violated``: an anomaly that the run must show."""
+    """For ``violated``: an anomaly that the run must show. By default, those that the scenario itself expects."""
 
     @property
     def name(self) -> str:

@@ -128,7 +128,8 @@ def run_dir_problem(refused: OSError, where: Path) -> EnvironmentProblem:
 def locked(folder: Path, command: str) -> Iterator[None]:
     """Keep other commands out of a folder of many runs, until the block or this process ends. ``command``: its name.
 
-    Raises `UsageError` if another one works there: each would replace what the other one has found.
+    Raises `UsageError` if another one works there: each would replace what the other one has found. For a run's directory,
+    which `replay` and `shrink` write to, ``command`` names both.
     """
     try:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

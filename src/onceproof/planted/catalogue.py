@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +18,7 @@ from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
 from onceproof.judge.checker import checkers
 from onceproof.planted.mutants import Mutant, mutant_of
+from onceproof.qualify.scenario_file import named_files
 from onceproof.scenario_files.load import LoadedScenario, find, load_file
 from onceproof.scenario_files.load import folder as shipped
 
@@ -91,6 +94,17 @@ class PlantedBug:
     """Under the bug's faults."""
     mutant: Mutant | None
 
+    def digest(self) -> str:
+        """Equal for two bugs whose runs are alike: their scenarios, and the files that these name."""
+        whole = [str(self.mutant)]
+        for loaded in (self.loaded, self.remedy):
+            files = [file.read_bytes() for file in named_files(loaded.path).values()]
+            whole += [json.dumps(loaded.scenario.to_json()), *sorted(hashlib.sha256(one).hexdigest() for one in files)]
+        text = "\0".join(whole)
+        for place in (shipped(), shipped().resolve()):  # where onceproof is installed does not count
+            text = text.replace(str(place), "")
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def broken(self, folder: Path) -> LoadedScenario:
         """The scenario whose job is broken. ``folder``: where the changed sinks of a mutant are put, if it is one."""
         if self.mutant is None:
@@ -123,6 +137,8 @@ def read(where: Path | None = None) -> dict[str, Bug]:
             bugs[bug.name] = bug
     if problems:
         raise UsageError("\n".join(problems), hint="docs/selftest.md describes the fields of a planted bug")
+    if not bugs:  # else a selftest would pass that runs nothing
+        raise UsageError(f"there is no planted bug in {where or folder()}", hint="install onceproof again")
     return bugs
 
 

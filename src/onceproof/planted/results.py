@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -39,6 +42,8 @@ class BugResult(BaseModel):
     """What the bug named when it ran (`onceproof.planted.catalogue.Bug.named`)."""
     onceproof: str
     date: str
+    digest: str = ""
+    """Of what ran: the scenarios of the bug and of its remedy, and the files that they name. Empty: of an older onceproof, which stored none."""
     versions: dict[str, str] = {}
     """Service -> version."""
     attempts: list[Attempt] = []
@@ -87,17 +92,41 @@ def write(file: Path, results: Results) -> None:
         draft.write_text(as_text(results), encoding="utf-8")
         draft.replace(file)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"cannot write {file}: {error.strerror}", hint="free some space, or name another file or folder"
-        ) from None
+        raise _not_written(file, error) from None
+
+
+def _not_written(file: Path, error: OSError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"cannot write {file}: {error.strerror}", hint="free some space, or name another file or folder"
+    )
+
+
+def store(file: Path, new: Results) -> None:
+    """Merge ``new`` into ``file``. Another command that does so meanwhile waits. Raises as `read` and `write`."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(file.parent, os.O_RDONLY)
+    except OSError as error:
+        raise _not_written(file, error) from None
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        write(file, merged(read(file), new))
+    finally:
+        os.close(folder)
 
 
 def merged(old: Results, new: Results) -> Results:
-    """``old`` with the results in ``new``. A part that was not run again (the control, say) is kept, if it is about the same finding."""
+    """``old`` with the results in ``new``.
+
+    A part that was not run again (the control, say) is kept, if it is about the same finding of the same code.
+    """
     made = {**old, **new}
     for name in old.keys() & new.keys():
         before, after = old[name], new[name]
-        if before.named != after.named:
+        if not after.digest or any(
+            getattr(before, part) != getattr(after, part) for part in ("named", "onceproof", "digest")
+        ):
             continue
         made[name] = after.model_copy(
             update={
@@ -105,7 +134,7 @@ def merged(old: Results, new: Results) -> Results:
                 "attempts": after.attempts or before.attempts,
                 "vacuity": after.vacuity or before.vacuity,
                 "control": after.control or before.control,
-                **({} if after.attempts else {"onceproof": before.onceproof, "date": before.date}),
+                **({} if after.attempts else {"date": before.date}),
             }
         )
     return dict(sorted(made.items()))

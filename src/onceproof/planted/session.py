@@ -82,6 +82,7 @@ class Session:
             named=bug.named,
             onceproof=__version__,
             date=datetime.now(UTC).date().isoformat(),
+            digest=planted.digest(),
             versions=self._versions,
             attempts=attempts,
             vacuity=vacuity,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,13 +43,37 @@ def read_listed(root: Path) -> Listed:
     found: Listed = {}
     for entry in entries:
         pattern, markers = _parsed(file, entry)
-        paths = sorted(root.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
-        paths = [path for path in paths if path.is_file()]
+        try:
+            paths = sorted(root.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+        except (ValueError, NotImplementedError) as error:
+            raise pytest.UsageError(f"{file}: [tool.onceproof] scenarios: {pattern!r}: {error}; {_HINT}") from None
+        # As pytest writes paths: without "..", and with links as they are.
+        paths = [Path(os.path.abspath(path)) for path in paths if path.is_file()]  # noqa: PTH100
         if not paths:
             raise pytest.UsageError(f"{file}: [tool.onceproof] scenarios: no file is named {pattern!r} in {root}")
         for path in paths:
             found[path] = (*found.get(path, ()), *markers)
     return found
+
+
+def check_collected(config: pytest.Config, listed: Iterable[Path], tops: Sequence[Path]) -> None:
+    """Raises `pytest.UsageError` for a scenario below ``tops`` in a folder that pytest does not look into: it would never run."""
+    patterns = config.getini("norecursedirs")
+    for path in listed:
+        for top in tops:
+            folders = [folder for folder in path.parents if folder != top and folder.is_relative_to(top)]
+            for folder in folders if path.is_relative_to(top) else ():
+                if pattern := next((one for one in patterns if _is_left_out(folder, one)), None):
+                    raise pytest.UsageError(
+                        f"[tool.onceproof] scenarios: {path} is in folder {folder.name!r}, which pytest leaves out by "
+                        f"norecursedirs ({pattern}): move the file, or set norecursedirs without this pattern"
+                    )
+
+
+def _is_left_out(folder: Path, pattern: str) -> bool:
+    """Whether a pattern of ``norecursedirs`` fits the folder: its name, or its path if the pattern has a separator."""
+    whole = os.sep in pattern
+    return fnmatch.fnmatch(str(folder) if whole else folder.name, f"*{os.sep}{pattern}" if whole else pattern)
 
 
 def _parsed(file: Path, entry: object) -> tuple[str, tuple[str, ...]]:

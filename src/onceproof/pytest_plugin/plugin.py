@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from onceproof.pytest_plugin.listed import Listed, read_listed
+from onceproof.pytest_plugin.listed import Listed, check_collected, read_listed
 
 if TYPE_CHECKING:
     from onceproof.pytest_plugin.harness import Harness
@@ -49,9 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if (wanted := config.getini("onceproof_inconclusive")) not in ("fail", "skip"):
         raise pytest.UsageError(f"onceproof_inconclusive = {wanted}: use fail or skip")
     config.stash[_LISTED] = listed = read_listed(config.rootpath)
-    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+    here = config.invocation_params.dir
+    if listed and config.args_source is not pytest.Config.ArgsSource.ARGS and here == config.rootpath:
         # Without arguments every listed scenario is a test, also outside of `testpaths`.
-        given = [Path(config.rootpath, arg) for arg in config.args]
+        given = [Path(os.path.abspath(config.rootpath / arg)) for arg in config.args]  # noqa: PTH100
+        check_collected(config, listed, given)
         config.args += [str(path) for path in listed if not any(path.is_relative_to(top) for top in given)]
 
 

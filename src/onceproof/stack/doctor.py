@@ -17,6 +17,7 @@ import psutil
 import uv
 
 from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.base.paths import temporary
 from onceproof.stack import postgres
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.fetch import components
@@ -168,7 +169,7 @@ def _inotify() -> Check:
     fix = "raise the limits: sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536"
     try:
         # The limits count the watches of all programs of this user, so only an attempt shows whether one more is possible.
-        with inotify_simple.INotify() as watcher, tempfile.TemporaryDirectory() as folder:
+        with inotify_simple.INotify() as watcher, tempfile.TemporaryDirectory(dir=temporary()) as folder:
             watcher.add_watch(folder, inotify_simple.flags.CREATE)
     except OSError as refused:
         return Check("inotify", False, f"{refused.strerror} ({found})", fix)
@@ -193,7 +194,7 @@ def _cgroup_allowance() -> int:
 
 
 def _disk() -> Check:
-    places = {"cache": components.cache_folder(), "temporary": Path(tempfile.gettempdir()), "working": Path.cwd()}
+    places = {"cache": components.cache_folder(), "temporary": temporary(), "working": Path.cwd()}
     free = {name: shutil.disk_usage(_nearest_existing(place)).free for name, place in places.items()}
     found = ", ".join(f"{name} folder {bytes_ / _GIB:.0f} GiB" for name, bytes_ in free.items())
     return Check(

@@ -35,6 +35,9 @@ _INTEGERS = WHOLE_NUMBERS | nested.EXACT_NUMBERS - {"DECIMAL"}
 # that of another DOUBLE.
 _INSTANTS = {"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE"}
 
+# A byte as DuckDB writes it in the text of a BLOB.
+_ESCAPED_BYTE = r"\\x[0-9A-F]{2}"
+
 
 def quote(name: str) -> str:
     """A SQL identifier."""
@@ -49,6 +52,17 @@ def literal(text: str) -> str:
 def member(name: str) -> str:
     """A SQL string with the JSON pointer (RFC 6901) to a member. A JSON path (``$."name"``) fails for names with quotes."""
     return literal("/" + name.replace("~", "~0").replace("/", "~1"))
+
+
+def key_text(key: str) -> str:
+    r"""SQL for the text of a Kafka key, from the expression of its bytes. Different bytes have different texts.
+
+    A key that is UTF-8 is its own text. In any other key each byte that is not printable ASCII is written as ``\xNN``, and so
+    is a backslash. A text that looks like that is written so, too: the four characters ``\xFF`` as ``\x5CxFF``.
+    """
+    text, escaped = f"TRY(decode({key}))", f"({key})::VARCHAR"
+    looks_escaped = f"contains({text}, '\\x') AND regexp_matches({text}, {literal(_ESCAPED_BYTE)})"
+    return f"CASE WHEN {looks_escaped} THEN {escaped} ELSE coalesce({text}, {escaped}) END"
 
 
 def canonical(sql_type: str, text: str) -> str:
@@ -107,7 +121,8 @@ def as_text(sql_type: str, value: str) -> str:
     if sql_type == "JSON":  # unchanged: to_json would change the digits of some numbers
         return f"({value})::VARCHAR"
     if is_nested(sql_type):
-        return f"to_json({value})::VARCHAR"
+        text = f"to_json({value})::VARCHAR"
+        return f"{nested.BLOB_FUNCTION}({text}, {literal(sql_type)})" if "BLOB" in sql_type else text
     return f"({value})::VARCHAR"
 
 

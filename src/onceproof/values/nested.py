@@ -4,18 +4,19 @@ Objects are equal whatever the order of their members (RFC 8259, section 4); of 
 If the expected type is a STRUCT, a member that is null equals one that is missing: a STRUCT has all members of its type.
 Numbers are equal if their values are (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; or, if the expected type has
 a DOUBLE or a FLOAT there, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as a string.
-A UUID is compared in any case. Postgres writes an array as ``{1,NULL,"a b"}``, perhaps with its bounds before it, and a
+A UUID is compared in any case, and a BLOB is hex or base64. Postgres writes an array as ``{1,NULL,"a b"}``, perhaps with its bounds before it, and a
 composite as ``(1,,"a b")`` (its documentation, sections 8.15.6 and 8.16.6) and not as JSON; if the expected type is a list or a
 STRUCT, both are read.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -24,17 +25,21 @@ from typing import Any
 
 import duckdb
 
-from onceproof.values.documents import Number, parse
+from onceproof.values.documents import Number, parse, written
 
 #: The SQL function: (text, DuckDB type) -> canonical text.
 FUNCTION = "canonical_nested"
 #: The same for JSON only, without arrays and composites as Postgres writes them: ``{}`` is an object, and not an empty list.
 JSON_FUNCTION = "canonical_json"
+#: SQL functions: (JSON text that DuckDB wrote, DuckDB type) -> the same with each BLOB as hex; and back.
+BLOB_FUNCTION, HEX_FUNCTION = "blobs_as_hex", "hex_as_blobs"
 
 
 def register(db: duckdb.DuckDBPyConnection) -> None:
     db.create_function(FUNCTION, canonical_nested, ["VARCHAR", "VARCHAR"], "VARCHAR")
     db.create_function(JSON_FUNCTION, canonical_json, ["VARCHAR", "VARCHAR"], "VARCHAR")
+    db.create_function(BLOB_FUNCTION, blobs_as_hex, ["VARCHAR", "VARCHAR"], "VARCHAR")
+    db.create_function(HEX_FUNCTION, hex_as_blobs, ["VARCHAR", "VARCHAR"], "VARCHAR")
 
 
 def canonical_nested(text: str, sql_type: str) -> str:
@@ -46,6 +51,36 @@ def canonical_nested(text: str, sql_type: str) -> str:
 def canonical_json(text: str, sql_type: str) -> str:
     """As `canonical_nested`, for JSON: arrays as Postgres writes them are not read."""
     return _canonical(text, sql_type, postgres=False)
+
+
+def blobs_as_hex(text: str, sql_type: str) -> str:
+    """``text`` as DuckDB writes a nested value as JSON, with each BLOB as Postgres' ``\\x`` hex.
+
+    DuckDB writes bytes that are printable ASCII as they are, which could be hex or base64 of others, and the rest as ``\\xNN``.
+    """
+    return written(_with_blobs(_as_hex, parse(text), _tree(sql_type)))
+
+
+def hex_as_blobs(text: str, sql_type: str) -> str:
+    """A text that DuckDB casts to the type, from one that `blobs_as_hex` made."""
+    return written(_with_blobs(_from_hex, parse(text), _tree(sql_type)))
+
+
+def _with_blobs(convert: Callable[[str], str], value: Any, type_: _Type) -> Any:
+    """The value with each text of a BLOB converted."""
+    if isinstance(value, dict):
+        return {name: _with_blobs(convert, inner, type_.inner(name)) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_blobs(convert, inner, type_.inner(None)) for inner in value]
+    return convert(value) if type_.name == "BLOB" and isinstance(value, str) else value
+
+
+def _as_hex(text: str) -> str:
+    return "\\x" + _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1").hex()
+
+
+def _from_hex(text: str) -> str:
+    return "".join(f"\\x{byte:02X}" for byte in bytes.fromhex(text.removeprefix("\\x")))
 
 
 def _canonical(text: str, sql_type: str, *, postgres: bool) -> str:
@@ -65,6 +100,7 @@ _FARTHEST = 64
 #: Types of numbers that many JSON readers would round: they may be written as strings.
 EXACT_NUMBERS = {"DECIMAL", "HUGEINT", "UHUGEINT", "BIGNUM"}
 
+_ESCAPED_BYTE = re.compile(r"\\x([0-9A-F]{2})")
 _PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"\\\s](?:[^{},"\\]|\\.)*', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 #: ``[0:1]=`` before an array whose first index is not 1.
@@ -151,7 +187,19 @@ def _written(value: Any, type_: _Type) -> str:
         return _digits(value, type_.name)
     if type_.name == "UUID" and isinstance(value, str):
         value = value.lower()
+    if type_.name == "BLOB" and isinstance(value, str):
+        value = _hex(value)
     return json.dumps(value, ensure_ascii=False)
+
+
+def _hex(text: str) -> str:
+    """The bytes of a text in hex or base64 as hex; unchanged if it is neither."""
+    if text.startswith("\\x"):
+        return text.lower()
+    try:
+        return "\\x" + base64.b64decode(text, validate=True).hex()
+    except ValueError:
+        return text
 
 
 def _digits(number: str, kind: str) -> str:

@@ -249,5 +249,11 @@ def _difference(place: _Place, before: Recorded, after: Recorded, applied: bool)
         for end, offset in old_ends.items()
         if new_ends[end] != offset
     ]
+    # A wrong name of a topic, or a partition that the pipeline has not read yet.
+    follows += [
+        f"{end}: nothing was recorded for it until now; its records before {offset} count as written, and are skipped"
+        for end, offset in new_ends.items()
+        if old is not None and end not in old_ends
+    ]
     end = "written" if applied else "nothing was written: add --apply"
     return "\n".join([f"pipeline {before.pipeline} in {place.name}", _columns(rows), *follows, end])

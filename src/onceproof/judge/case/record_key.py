@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from onceproof.values.canonical import literal
+from onceproof.values.canonical import key_text, literal
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -32,8 +32,8 @@ BESIDE_THE_VALUE = {COLUMN, HEADERS}
 # How many keys are looked for at first.
 _SOME = 1_000
 
-#: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
-KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
+#: SQL for the key of a record as text.
+KEY_TEXT = key_text('"key"')
 
 
 def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str, str]) -> str | None:

@@ -22,7 +22,7 @@ from onceproof.oracle.contract.expectation import CLOSES, RESERVED, Expectation,
 from onceproof.oracle.contract.inputs import COMMITTED, Inputs, View
 from onceproof.oracle.contract.query import statement_problem
 from onceproof.values import digest
-from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
+from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, key_text, literal, quote
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -252,7 +252,7 @@ def _rows(
     has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
     given = {name: quote(name) for name in columns}
     if key is not None:
-        given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
+        given[record_key.COLUMN] = key_text(quote(key)) if types[key] == "BLOB" else f"{quote(key)}::VARCHAR"
     given[record_key.HEADERS] = record_key.headers(types.get("_headers", "VARCHAR"))
     if "_offset" in types and "_topic" not in types:
         has["_topic"] = literal(case.scenario.input[0].topic)

@@ -18,6 +18,7 @@ from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
 from onceproof.oracle.contract.precomputed import expected_file
 from onceproof.oracle.slice import uncommitted_file
 from onceproof.values.canonical import is_nested, literal, member, quote
+from onceproof.values.nested import HEX_FUNCTION
 
 _ID = "=id"
 
@@ -80,4 +81,7 @@ def _cast(name: str, sql_type: str) -> str:
     text = f"(content->>{member(name)})"
     if sql_type == "BLOB":
         return f"from_hex(substr({text}, 3))"
-    return f"CAST({text}::JSON AS {sql_type})" if is_nested(sql_type) else f"CAST({text} AS {sql_type})"
+    if is_nested(sql_type):
+        text = f"{HEX_FUNCTION}({text}, {literal(sql_type)})" if "BLOB" in sql_type else text
+        return f"CAST({text}::JSON AS {sql_type})"
+    return f"CAST({text} AS {sql_type})"

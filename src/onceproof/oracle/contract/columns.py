@@ -1,8 +1,8 @@
 """How the records of an input topic become rows with typed columns.
 
 For each input topic there is a view of the topic's name: one column for each field that occurs in any of the JSON object
-values of its *committed* records, plus ``_topic``, ``_partition``, ``_offset``, ``_key`` (text; bytes that are not UTF-8 are
-escaped as ``\\xNN``), ``_timestamp_ms`` and ``_value`` (the bytes). A record whose value is null or not a JSON object has NULL in
+values of its *committed* records, plus ``_topic``, ``_partition``, ``_offset``, ``_key`` (text, as
+`onceproof.values.canonical.key_text` gives it), ``_timestamp_ms`` and ``_value`` (the bytes). A record whose value is null or not a JSON object has NULL in
 all fields. Types follow from all values, not from a sample, and keep every digit:
 
 - integer -> BIGINT, or HUGEINT beyond 64 bits (if all numbers of the field are written without a point and an exponent);
@@ -34,7 +34,7 @@ from onceproof.oracle.contract import decoders
 from onceproof.oracle.contract.query import as_decimals
 from onceproof.scenario.model import InputSpec, OracleSpec
 from onceproof.values import documents, shapes
-from onceproof.values.canonical import literal, member, quote
+from onceproof.values.canonical import key_text, literal, member, quote
 from onceproof.values.shapes import Shape
 
 #: SQL for the records that count for every reader of the log.
@@ -76,8 +76,8 @@ class Topic:
 def of_topic(records: Connection, spec: InputSpec, name: str, oracle: OracleSpec) -> Topic:
     """Derive the columns from all committed values. Raises `NotEvaluated` if a function should have decoded them and did not."""
     source, text = "history.input", """TRY(decode("value"))"""
-    meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
-               coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
+    meta = f"""topic AS _topic, "partition" AS _partition, "offset" AS _offset,
+               {key_text('"key"')} AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
     code = decoders.decoded_input(records, spec) if decoders.needs_code(spec.decode) else None
     meta += ", headers AS _headers" if code is None or "headers" in pq.read_schema(code).names else ""
     if spec.decode in ("string", "bytes"):

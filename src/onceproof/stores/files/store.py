@@ -91,11 +91,11 @@ def _collect(run: ReadBack, name: str, spec: FilesOutput) -> OutputRecord:
         commit = {"commit_order": order, "xid": write.number, "commit_time_us": write.time_us, "changes": changes}
         run.writer.append("commits", [commit])
         rows += changes
-    note = (
-        f"the log lists {times(len(gone), 'file')} that {are(len(gone))} missing, the first is {gone[0].name}"
-        if gone
-        else None
-    )
+    notes = []
+    if gone:
+        notes.append(
+            f"the log lists {times(len(gone), 'file')} that {are(len(gone))} missing, the first is {gone[0].name}"
+        )
     if unlisted := [path for path in files if path not in set(visible)]:
         aborted, unreadable = 0, 0
         for path in unlisted:
@@ -105,13 +105,19 @@ def _collect(run: ReadBack, name: str, spec: FilesOutput) -> OutputRecord:
                     position, aborted = position + 1, aborted + 1
             except HistoryError:  # half written by a killed task, so no reader could read it
                 unreadable += 1
-        note = (
+        notes.append(
             f"folder {spec.place} holds {times(len(unlisted), 'file')} that its log does not list ({times(aborted, 'row')}"
             f"{f', {unreadable} unreadable' if unreadable else ''}): a reader that ignores the log reads them (reader: listing)"
         )
+    for note in notes:
         run.timeline.emit("warning", message=note)
     return OutputRecord.model_validate(
-        {"columns": columns, "note": note, "rows": rows, "files": {str(w.number): _names(w) for w in writes}}
+        {
+            "columns": columns,
+            "note": "; ".join(notes) or None,
+            "rows": rows,
+            "files": {str(w.number): _names(w) for w in writes},
+        }
     )
 
 

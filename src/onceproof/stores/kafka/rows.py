@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,9 @@ from confluent_kafka import Message
 from onceproof.base.errors import HistoryError
 from onceproof.history.schema import TABLES
 from onceproof.stores.kafka.partition_log import Batch, Marker, PartitionLog
+
+# As `onceproof.values.canonical.key_text` writes a byte of a key.
+_ESCAPED_BYTE = re.compile(r"\\x[0-9A-F]{2}")
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 
@@ -125,11 +129,14 @@ def headers_text(message: Message) -> str | None:
 
 def _readable(value: bytes | str) -> str:
     if isinstance(value, str):
-        return value
+        value = value.encode("utf-8")
     try:
-        return value.decode("utf-8")
+        text: str | None = value.decode("utf-8")
     except UnicodeDecodeError:
+        text = None
+    if text is None or _ESCAPED_BYTE.search(text):  # else \xFF in four characters would be equal to the byte
         return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in value)
+    return text
 
 
 def offset_of(message: Message) -> int:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, NoReturn, Self
+from urllib.parse import unquote
 
 from sqlalchemy import Connection, Engine, create_engine, delete, func, inspect, select, table, text, types
 from sqlalchemy.engine import URL, make_url
@@ -21,6 +23,7 @@ from sqlalchemy.exc import CompileError, DBAPIError, NoSuchModuleError, SQLAlche
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.masking import hide, masked
+from onceproof.base.paths import exists
 from onceproof.base.registry import suggest
 from onceproof.values import foreign_files
 
@@ -31,6 +34,8 @@ _TIMEOUTS: dict[str, dict[str, int]] = {
     "psycopg": {"connect_timeout": _CONNECT_S},
     "psycopg2": {"connect_timeout": _CONNECT_S},
 }
+#: Databases whose URL names a file, which their drivers create.
+_IN_FILES = ("sqlite", "duckdb")
 _SECRET = re.compile(r"pass|pwd|secret|token|key", re.IGNORECASE)
 _FORM = "DIALECT+DRIVER://USER:PASSWORD@HOST:PORT/DATABASE, for example mysql+pymysql://..."
 
@@ -58,6 +63,7 @@ class Database:
     def __enter__(self) -> Self:
         self._engine = self._made()
         self._reach()
+        self._find_file()
         try:
             self._open = self._engine.connect()
         except (SQLAlchemyError, TypeError, OSError) as error:  # TypeError: a parameter that the driver does not know
@@ -141,6 +147,26 @@ class Database:
                 f"database {self} cannot be reached: {error}",
                 hint=f"start it, or correct the host and port in the value of {self._variable}",
             ) from None
+
+    def _find_file(self) -> None:
+        """Raise `EnvironmentProblem` if the database is a file that is missing: the driver would create an empty one."""
+        name, query = self._url.database, self._url.query
+        if (
+            self._url.get_backend_name() not in _IN_FILES
+            or not name
+            or ":memory:" in name
+            or query.get("mode") == "memory"
+        ):
+            return
+        if name.startswith("file:"):  # a URI of SQLite, whose path may have escapes
+            name = unquote(name.removeprefix("file:").partition("?")[0])
+            name = name.removeprefix("//localhost") if name.startswith("//localhost/") else name
+        if not exists(Path(name)):
+            raise EnvironmentProblem(
+                f"database {self} is a file that does not exist",
+                hint=f"create it with its tables before the run, or correct the path in the value of {self._variable} "
+                f"(a relative path is looked for in {Path.cwd()})",
+            )
 
     def _find(self, name: str) -> None:
         """Raise `EnvironmentProblem` if there is no such table."""

@@ -56,6 +56,7 @@ def checked(body: bytes) -> bytes:
     """``body``, if it is a JSON object. Raises `Refused`."""
     try:
         value = json.loads(body.decode(), parse_constant=_refuse_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair: no history could hold it
     except (ValueError, RecursionError) as error:
         raise Refused(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):

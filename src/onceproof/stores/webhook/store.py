@@ -23,7 +23,7 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, shown
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
-from onceproof.values import foreign_files
+from onceproof.values import documents, foreign_files, nested
 
 if TYPE_CHECKING:
     from onceproof.stack.processes.owner import Owner
@@ -39,7 +39,7 @@ class WebhookOutput(OutputSpec):
     repeats: Literal["counted", "ignored"] = Field(
         "counted",
         description="requests with the Idempotency-Key of an earlier one; ignored: the receiver keeps the first request of "
-        "each key; counted: it does not look at keys",
+        "each key, and one with another body counts; counted: it does not look at keys",
     )
 
     @property
@@ -119,15 +119,20 @@ def _recorded(file: Path) -> int:
 def _collect(run: ReadBack, name: str, spec: WebhookOutput, address: str) -> OutputRecord:
     file = _folder(run.stack) / f"{spec.place}.jsonl"
     _check_complete(address, file)
-    seen: set[str | None] = set()
+    bodies: dict[str, str] = {}
     columns: dict[str, str] = {}
-    rows = repeats = 0
+    rows = repeats = changed = 0
     for delivery in _deliveries(file):
         key = delivery["key"]
-        if spec.repeats == "ignored" and key is not None and key in seen:
-            repeats += 1
-            continue
-        seen.add(key)
+        if spec.repeats == "ignored" and key is not None:
+            body = _compared(delivery["body"], spec.ignore)
+            if key not in bodies:
+                bodies[key] = body
+            elif bodies[key] == body:
+                repeats += 1
+                continue
+            else:
+                changed += 1
         number, order = int(delivery["number"]), next(run.commits)
         row = {column: foreign_files.as_text(value) for column, value in delivery["body"].items()}
         columns |= dict.fromkeys(row, "json")
@@ -138,7 +143,20 @@ def _collect(run: ReadBack, name: str, spec: WebhookOutput, address: str) -> Out
         run.writer.append("snapshot", [{"output": name, "content": content}])
         run.writer.append("commits", [{**commit, "commit_time_us": int(delivery["time_us"]), "changes": 1}])
         rows += 1
-    return OutputRecord.model_validate({"columns": columns, "note": None, "rows": rows, "repeats": repeats})
+    note = None
+    if changed:
+        note = (
+            f"webhook {spec.place} got {times(changed, 'request')} with the Idempotency-Key of an earlier one and another body: "
+            f"{'it counts as a delivery' if changed == 1 else 'each counts as a delivery'}"
+        )
+        run.timeline.emit("warning", message=note)
+    return OutputRecord.model_validate({"columns": columns, "note": note, "rows": rows, "repeats": repeats})
+
+
+def _compared(body: dict[str, Any], ignored: Collection[str]) -> str:
+    """A text that is equal for bodies that are the same delivery."""
+    text = documents.written({name: value for name, value in body.items() if name not in ignored})
+    return nested.canonical_json(text, "JSON")
 
 
 def _check_complete(address: str, file: Path) -> None:
