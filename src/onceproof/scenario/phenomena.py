@@ -118,11 +118,7 @@ PHENOMENA = (
         (
             Case(("lost-write",), "dropped"),
             # A batch that is too large for its process fails again and again, and what comes after it waits for ever.
-            Case(
-                ("stale-tail",),
-                "kept",
-                "the feed's chunks are of equal size, so no batch is larger than those before a fault",
-            ),
+            Case(("stale-tail",), "kept"),
         ),
         "growing memory is not an anomaly of the output, so no verdict depends on it",
     ),
@@ -145,7 +141,7 @@ PHENOMENA = (
         "A12",
         "A leader dies",
         "A partition's leader dies with records that it had acknowledged and no other replica had.",
-        _one("lost-write"),
+        (Case(("lost-write",), "output"), Case(("input-lost",), "input")),
         "a kill ends the broker's process; what a loss of power also takes, unwritten pages of the file system, stays",
     ),
     Phenomenon(
@@ -238,8 +234,8 @@ PHENOMENA = (
     Phenomenon(
         "B10",
         "Uncommitted input is read",
-        "A job reads records of a transaction that is aborted later.",
-        _one("aborted-read"),
+        "A job reads records of a transaction that is aborted later, or committed later than their rows are visible.",
+        (Case(("aborted-read",), "aborted"), Case(("precommitted-read",), "committed")),
     ),
     Phenomenon(
         "B11",
@@ -404,6 +400,12 @@ PHENOMENA = (
         "A transaction is left in doubt",
         "The coordinator of a two-phase commit dies between its two commits, and what it does with the rest when it is back decides.",
         _one("sink-disagreement", "lost-write"),
+    ),
+    Phenomenon(
+        "D12",
+        "A prepared transaction is gone",
+        "A sink dies with a transaction prepared, someone rolls it back, and the sink takes the missing transaction for a committed one.",
+        _one("lost-write"),
     ),
     Phenomenon(
         "E1",

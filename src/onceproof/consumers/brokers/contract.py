@@ -13,7 +13,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.consumers.layout import Layout, Message
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
-from onceproof.stack.api import FrameRules
+from onceproof.stack.api import FrameRules, Kafka
 
 
 class Queues(Protocol):
@@ -78,6 +78,26 @@ class Truncates(Protocol):
 
     def delete_before(self, queue: str, offset: int) -> int:
         """Delete the records of the queue before this offset; return the oldest offset that the broker then reports."""
+
+
+@runtime_checkable
+class KeepsLog(Protocol):
+    """Queues whose broker confirms each message with its offset in a log."""
+
+    offsets: dict[int, int]
+    """Number of a published message -> the offset that the broker confirmed."""
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """Queues whose input is a topic of a Kafka cluster."""
+
+    @property
+    def cluster(self) -> Kafka: ...
+
+    @property
+    def topic(self) -> str:
+        """The topic's name in the cluster."""
 
 
 @runtime_checkable
