@@ -81,8 +81,12 @@ class LateCommit(AtItsPoint[LateCommitSpec]):
                 self._over = True
         if early != [-1]:
             numbers = ", ".join(map(str, early))
-            return proven(*evidence, f"batch {numbers} took them and was committed", "then their transaction was committed")
-        evidence.append(f"{lasted:.1f} s after batch {seen.batch} no batch had taken them, and their transaction was committed")
+            return proven(
+                *evidence, f"batch {numbers} took them and was committed", "then their transaction was committed"
+            )
+        evidence.append(
+            f"{lasted:.1f} s after batch {seen.batch} no batch had taken them, and their transaction was committed"
+        )
         reason = "a batch whose offset range includes them to be committed"
         batches = wait_until(reason, lambda: written.batches(seen), deadline_s=RESTART_S)
         return proven(*evidence, f"batch {', '.join(map(str, batches))} took them and was committed after that")

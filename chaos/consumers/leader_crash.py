@@ -36,7 +36,7 @@ class LeaderCrashSpec(ConsumerFaultSpec):
 
 @consumer_faults.register("leader-crash")
 class LeaderCrash(AtItsStep):
-    """The leader's followers are cut off until it is the only replica in sync. It acknowledges messages up to ``last``, and is killed.
+    """The leader's followers are cut off. Once it is the only replica in sync it acknowledges messages up to ``last``, and is killed.
 
     The consumer is stopped (SIGSTOP) meanwhile, so that it reads none of them. If another broker may be elected uncleanly, it leads
     without them, and they are lost. If not, the partition has no leader until the dead one is back, and nothing is lost. (Kafka
@@ -70,7 +70,9 @@ class LeaderCrash(AtItsStep):
             message = f"the input has {source.partitions} partitions, and their leaders differ"
             found.append(SpecProblem(("fault",), message, "input: partitions: 1"))
         if source.config.get("min.insync.replicas") != "1":
-            message = "a leader that is alone in sync must not acknowledge while the topic requires two replicas in sync"
+            message = (
+                "a leader that is alone in sync must not acknowledge while the topic requires two replicas in sync"
+            )
             found.append(SpecProblem(("fault",), message, 'input: config: {min.insync.replicas: "1"}'))
         if spec.last <= spec.at.message:
             message = f"message {spec.last} is published before the fault strikes"
@@ -83,25 +85,20 @@ class LeaderCrash(AtItsStep):
             "the leader was alone in sync when it acknowledged the messages; the next leader does not have them, or none was elected "
             "until it came back"
         )
-        why = "all consumers wait at their next step until its followers are out of sync, and until it is dead"
+        why = "all consumers wait at their next step until its followers are cut off, and later until it is dead and the topic has a leader"
         return Placement("exact", "gate of the consumers, and Toxiproxy", why, proof)
 
     def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
         assert isinstance(context.queues, Replicated), "validated: a topic"
-        self._kafka, self._topic = kafka, topic = context.queues.cluster, context.queues.topic
+        kafka, topic = context.queues.cluster, context.queues.topic
+        self._kafka, self._topic = kafka, topic
         context.processes.stop_one(self._spec.target)
         answered = time.monotonic() + OPEN_FETCH_S
         wait_until("an open fetch of the consumer to end", lambda: time.monotonic() > answered, deadline_s=30.0)
-        self._before = before = kafka.leader(topic, 0)
-        proxy = kafka.replication_proxy(before.broker)
+        self._before = kafka.leader(topic, 0)
+        proxy = kafka.replication_proxy(self._before.broker)
         proxy.add_toxic("timeout", "upstream", timeout=0)
         proxy.add_toxic("timeout", "downstream", timeout=0)
-        wait_until(
-            f"broker {before.broker} to be alone in sync",
-            lambda: (now := kafka.replicas(topic, 0)) is not None and now.in_sync == {before.broker},
-            deadline_s=_SHRINK_S,
-            explain=lambda: f"{kafka.replicas(topic, 0)}",
-        )
 
     def is_over(self, since: Sequence[TraceEvent]) -> bool:
         return any(e.kind == "publish" and e.message == self._spec.last for e in since)
@@ -110,6 +107,13 @@ class LeaderCrash(AtItsStep):
         """Kill the leader, and return when the topic has one again. Implements `onceproof.consumers.routes.Pauses`."""
         kafka, before, topic = self._kafka, self._before, self._topic
         assert kafka is not None and before is not None, "it struck"
+        # Followers lag as soon as they lack a message, and it was acknowledged once they were not counted any more.
+        wait_until(
+            f"broker {before.broker} to be alone in sync",
+            lambda: (now := kafka.replicas(topic, 0)) is not None and now.in_sync == {before.broker},
+            deadline_s=_SHRINK_S,
+            explain=lambda: f"{kafka.replicas(topic, 0)}",
+        )
         kafka.kill_broker(before.broker)
         kafka.replication_proxy(before.broker).heal()  # not earlier: its followers would catch up
 

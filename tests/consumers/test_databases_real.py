@@ -39,6 +39,7 @@ TWINS = {
     "late-answer-idempotent": ["late-answer-duplicates"],
     "in-doubt-decided": ["in-doubt-rolled-back"],
     "prepared-looked-up": ["prepared-rolled-back"],
+    "replica-not-asked": ["replica-lags"],
     "burst-waits": ["burst-drops"],
     "input-sent-twice-deduplicated": ["input-sent-twice"],
     "offsets-compared": ["offsets-counted"],

@@ -412,6 +412,12 @@ PHENOMENA = (
         _one("lost-write"),
     ),
     Phenomenon(
+        "D13",
+        "A replica lags",
+        "A program reads its progress from an asynchronous replica of its database, which does not have its last commits yet.",
+        _one("duplicate"),
+    ),
+    Phenomenon(
         "E1",
         "Monitoring with alerts",
         "Metrics become statistics per minute and alerts, and each alert must be sent once.",

@@ -18,7 +18,9 @@ class KafkaStack(Model):
 
 
 class PostgresStack(Model):
-    pass
+    replica: bool = Field(
+        False, description="whether the server has a streaming replica, from which consumers can read (asynchronous)"
+    )
 
 
 class AmqpStack(Model):

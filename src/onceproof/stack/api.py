@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
     from onceproof.instruments.proxy.rules import Board
+    from onceproof.stack.processes.owner import Service
     from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
 Stream = Literal["upstream", "downstream"]
@@ -161,6 +162,23 @@ class Kafka(Protocol):
         """Epoch in which the controller leads the metadata quorum, read from the controller's files."""
 
 
+class Replica(Protocol):
+    """A streaming replica of the run's Postgres, for reading."""
+
+    client_uri: str
+    """libpq URI without the password, as `Postgres.client_uri`."""
+    service: Service
+
+    def stop_following(self) -> None:
+        """From now on it applies nothing more of what the primary commits, and answers with what it has."""
+
+    def follow(self) -> None:
+        """Undo `stop_following`, and return when it has applied all that is committed. Idempotent."""
+
+    def lag_bytes(self) -> int:
+        """How much of the primary's log it has not applied."""
+
+
 class Postgres(Protocol):
     client_uri: str
     """libpq URI through the proxy, without the password: that is in ``passfile``, named by PGPASSFILE."""
@@ -178,6 +196,8 @@ class Postgres(Protocol):
     """The schema that holds all tables of the run; None if the whole database is the run's."""
     capture_name: str
     """Name of the logical slot and of the publication through which the run's commits are read."""
+    replica: Replica | None
+    """None unless the scenario has one."""
 
     def capture(self, tables: Collection[str]) -> None:
         """From now on record the commits to these tables. Called once, after ``pipeline.prepare.sql`` and before the job."""

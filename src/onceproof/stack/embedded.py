@@ -24,6 +24,7 @@ from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.object_store.server import EmbeddedObjectStore
 from onceproof.stack.parts import FromComponents
 from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.stack.postgres_replica import PostgresReplica
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 from onceproof.stack.spark import SparkCluster
@@ -115,6 +116,11 @@ class EmbeddedStack(FromComponents):
             proxy = make_proxy("postgres", port)
             postgres = EmbeddedPostgres.start(owner, owner.scratch / "postgres", logs, port, proxy)
             postgres.prepare_capture()
+            assert spec.postgres is not None
+            if spec.postgres.replica:
+                (port,) = lease(owner, 1)
+                link = make_proxy("postgres-replication", postgres.port)
+                postgres.replica = PostgresReplica.start(owner, postgres, logs, port, link)
             return postgres
 
         def start_spark() -> SparkCluster:
@@ -206,6 +212,8 @@ class EmbeddedStack(FromComponents):
         services = [self.toxiproxy.service]
         if self.postgres is not None and not self.postgres.is_away:
             services.append(self.postgres.service)
+        if self.postgres is not None and self.postgres.replica is not None:
+            services.append(self.postgres.replica.service)
         for service in services:
             service.check_running()
 

@@ -13,7 +13,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.consumers.layout import Layout, Message
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
-from onceproof.stack.api import FrameRules, Kafka
+from onceproof.stack.api import FrameRules, Kafka, Replica
 
 
 class Queues(Protocol):
@@ -135,6 +135,14 @@ class Delays(Protocol):
 
     def round_trip_ms(self) -> float:
         """How long a connection that is open waits for the answer to its smallest statement, on the consumers' way to it."""
+
+
+@runtime_checkable
+class HasReplica(Protocol):
+    """Queues with a database that has a replica."""
+
+    @property
+    def replica(self) -> Replica | None: ...
 
 
 @runtime_checkable

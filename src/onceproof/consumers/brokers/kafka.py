@@ -30,7 +30,7 @@ from onceproof.consumers.layout import Layout, Message, assign_ranges
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.stack.api import FrameRules, Kafka
+from onceproof.stack.api import FrameRules, Kafka, Replica
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.topics import change_settings
@@ -261,6 +261,10 @@ class KafkaQueues:
             self._producer = self._new_producer()  # the old one knows the old number
         return before, after
 
+    @property
+    def replica(self) -> Replica | None:
+        return self._tables.replica if self._tables is not None else None
+
     def delay(self, by_ms: int) -> None:
         assert self._stack.postgres is not None, "validated: the stack has Postgres"
         proxy = self._stack.postgres.proxy
@@ -271,7 +275,10 @@ class KafkaQueues:
         return self._tables.round_trip_ms()
 
     def _new_producer(self) -> Producer:
-        return Producer({**producer_config(self._stack.kafka.harness_bootstrap), "acks": "all"})
+        # A leader that must first remove its followers from the replicas in sync acknowledges seconds later. A retry before that
+        # would write the message twice.
+        patient = {"request.timeout.ms": int(_ANSWER_S * 500), "message.timeout.ms": int(_ANSWER_S * 900)}
+        return Producer({**producer_config(self._stack.kafka.harness_bootstrap), **patient, "acks": "all"})
 
     def _id_of(self, topic: str) -> str:
         asked = TopicCollection([topic])
