@@ -36,14 +36,7 @@ class ReplicaLag(AtItsStep):
 
     @classmethod
     def problems(cls, spec: ReplicaLagSpec, scenario: Scenario) -> list[SpecProblem]:
-        found = []
-        if scenario.stack.postgres is None or not scenario.stack.postgres.replica:
-            message = "this stack has no replica of Postgres"
-            found.append(SpecProblem(("fault",), message, "stack: {postgres: {replica: true}}"))
-        if spec.at.after != "take":
-            message = f"the replica falls behind before {spec.target} writes the effect of message {spec.at.message}"
-            found.append(SpecProblem(("at", "after"), message, "use take"))
-        return found
+        return replica_problems(spec, scenario)
 
     @classmethod
     def placement(cls, spec: ReplicaLagSpec, scenario: Scenario) -> Placement:
@@ -82,3 +75,15 @@ class ReplicaLag(AtItsStep):
         if not self._lag or not effects:
             return missed(*evidence, f"{target} wrote {times(len(effects), 'effect')} of message {message} meanwhile")
         return proven(*evidence, f"{target} wrote {times(len(effects), 'effect')} of message {message} meanwhile")
+
+
+def replica_problems(spec: ConsumerFaultSpec, scenario: Scenario) -> list[SpecProblem]:
+    """Problems of a fault that stops the replica from following before an effect."""
+    found = []
+    if scenario.stack.postgres is None or scenario.stack.postgres.replica is None:
+        message = "this stack has no replica of Postgres"
+        found.append(SpecProblem(("fault",), message, "stack: {postgres: {replica: asynchronous}}"))
+    if spec.at.after != "take":
+        message = f"the replica falls behind before {spec.target} writes the effect of message {spec.at.message}"
+        found.append(SpecProblem(("at", "after"), message, "use take"))
+    return found

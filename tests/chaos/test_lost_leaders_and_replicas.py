@@ -39,7 +39,7 @@ def proof_of(fault: Any, after: list[TraceEvent]) -> Proof:
         (LOST, "last: 3", "last: 2", r"message 2 is published before the fault strikes\n.*use 3 or more"),
         (LOST, "last: 3", "last: 9", r"there is no message 9"),
         (LOST, "broker: kafka-group", "broker: kafka-group, static: false", r"only static members"),
-        (LAGS, "replica: true", "replica: false", r"this stack has no replica of Postgres\n.*replica: true"),
+        (LAGS, "  postgres: {replica: asynchronous}", "  postgres: {}", r"this stack has no replica of Postgres\n.*replica: asynchronous"),
         (LAGS, "fault: replica-lag, target: c1, at: {message: 3}", "fault: replica-lag, target: c1, at: {message: 3, after: effect}", r"before c1 writes the effect of message 3\n.*use take"),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_settings_of_a_topic_are_refused_for_a_queue(tmp_path: Path) -> None:
 
 def test_only_consumers_can_have_a_replica(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text("base: naive-append\nstack: {postgres: {replica: true}}\n")
+    path.write_text("base: naive-append\nstack: {postgres: {replica: asynchronous}}\n")
     with pytest.raises(ScenarioError, match=r"only consumers can read from a replica.*\n.*replica"):
         load(path)
 

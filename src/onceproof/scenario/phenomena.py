@@ -7,55 +7,12 @@ kinds of scenarios: naive ones, which a run finds violated, and remedies, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema
 
 from onceproof.base.registry import suggest
-
-GROUPS = {
-    "A": "Brokers and consumers",
-    "B": "Batches, checkpoints, commits",
-    "C": "State, windows, time",
-    "D": "Joins and databases",
-    "E": "A whole application",
-}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One of the ways in which a phenomenon shows."""
-
-    anomalies: tuple[str, ...]
-    """What the naive scenarios must show, each by at least one of them. Empty: a property, for which there is no naive scenario."""
-    name: str = ""
-    """Empty if it is the only one of its phenomenon."""
-    missing: str = ""
-    """What is not shown yet. Empty if naive scenarios and a remedy show all of it."""
-
-
-@dataclass(frozen=True)
-class Phenomenon:
-    id: str
-    title: str
-    about: str
-    """One sentence on what happens."""
-    cases: tuple[Case, ...]
-    limit: str = ""
-    """What cannot be shown on this stack, and why."""
-
-    @property
-    def group(self) -> str:
-        return GROUPS[self.id[0]]
-
-    def names(self) -> list[str]:
-        """What a scenario can write: the whole phenomenon, or one of its cases."""
-        return [self.id, *(f"{self.id}/{case.name}" for case in self.cases if case.name)]
-
-
-NOTHING = "no scenario shows it"
-NO_NAIVE = "the remedy holds, but no naive scenario shows the anomaly"
+from onceproof.scenario.phenomenon import Case, Phenomenon
 
 
 def _one(*anomalies: str, missing: str = "") -> tuple[Case, ...]:
@@ -410,12 +367,13 @@ PHENOMENA = (
         "A prepared transaction is gone",
         "A sink dies with a transaction prepared, someone rolls it back, and the sink takes the missing transaction for a committed one.",
         _one("lost-write"),
+        "no released client of Kafka can resume a transaction (KIP-939), so only Postgres shows it",
     ),
     Phenomenon(
         "D13",
         "A replica lags",
-        "A program reads its progress from an asynchronous replica of its database, which does not have its last commits yet.",
-        _one("duplicate"),
+        "A replica of a database does not have the last commits. A program reads its progress from it, or it becomes the primary.",
+        (Case(("duplicate",), "read"), Case(("lost-write",), "promoted")),
     ),
     Phenomenon(
         "E1",

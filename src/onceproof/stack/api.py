@@ -59,6 +59,9 @@ class Proxy(Protocol):
     def heal(self) -> None:
         """Enable the proxy and remove its toxics. Idempotent."""
 
+    def redirect(self, upstream: str) -> None:
+        """From now on lead clients to another listener, ``127.0.0.1:port``. Open connections are closed."""
+
 
 @runtime_checkable
 class NotesRequests(Protocol):
@@ -173,10 +176,19 @@ class Replica(Protocol):
         """From now on it applies nothing more of what the primary commits, and answers with what it has."""
 
     def follow(self) -> None:
-        """Undo `stop_following`, and return when it has applied all that is committed. Idempotent."""
+        """Undo `stop_following` and `fail_over`, and return when it has applied all that is committed. Idempotent.
+
+        After a `fail_over` it is a new server, a copy of the one that was promoted.
+        """
 
     def lag_bytes(self) -> int:
         """How much of the primary's log it has not applied."""
+
+    def waiting_commits(self) -> int:
+        """How many commits wait at the primary until this replica has them."""
+
+    def fail_over(self) -> None:
+        """Kill the primary, promote the replica, and lead clients to it. What it had not received is lost."""
 
 
 class Postgres(Protocol):

@@ -116,11 +116,9 @@ class EmbeddedStack(FromComponents):
             proxy = make_proxy("postgres", port)
             postgres = EmbeddedPostgres.start(owner, owner.scratch / "postgres", logs, port, proxy)
             postgres.prepare_capture()
-            assert spec.postgres is not None
-            if spec.postgres.replica:
-                (port,) = lease(owner, 1)
-                link = make_proxy("postgres-replication", postgres.port)
-                postgres.replica = PostgresReplica.start(owner, postgres, logs, port, link)
+            kind = spec.postgres.replica if spec.postgres is not None else None
+            if kind is not None:
+                postgres.replica = PostgresReplica(kind, postgres, owner, lambda: lease(owner, 1)[0], make_proxy)
             return postgres
 
         def start_spark() -> SparkCluster:
