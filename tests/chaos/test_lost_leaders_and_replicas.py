@@ -1,15 +1,17 @@
-"""A leader that dies alone and a replica that lags: when each is refused beforehand, and what proves that it hit."""
+"""A leader that dies alone, a replica that lags or takes over: when each is refused beforehand, and what proves that it hit."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from onceproof.base.errors import ScenarioError
+from onceproof.base.waiting import wait_until
+from onceproof.chaos.consumers.failover import Failover, FailoverSpec
 from onceproof.chaos.consumers.leader_crash import LeaderCrash, LeaderCrashSpec
 from onceproof.chaos.consumers.replica_lag import ReplicaLag, ReplicaLagSpec
 from onceproof.consumers.faults import StepDone
@@ -18,7 +20,7 @@ from onceproof.faults.contract import Proof
 from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.api import Leadership
 
-LOST, LAGS = "unclean-election-of-input", "replica-lags"
+LOST, LAGS, MOVES = "unclean-election-of-input", "replica-lags", "failover-loses-commit"
 
 
 def event(kind: Kind, message: int, *, of: str = "c1") -> TraceEvent:
@@ -41,6 +43,8 @@ def proof_of(fault: Any, after: list[TraceEvent]) -> Proof:
         (LOST, "broker: kafka-group", "broker: kafka-group, static: false", r"only static members"),
         (LAGS, "  postgres: {replica: asynchronous}", "  postgres: {}", r"this stack has no replica of Postgres\n.*replica: asynchronous"),
         (LAGS, "fault: replica-lag, target: c1, at: {message: 3}", "fault: replica-lag, target: c1, at: {message: 3, after: effect}", r"before c1 writes the effect of message 3\n.*use take"),
+        (MOVES, "  postgres: {replica: synchronous}", "  postgres: {}", r"this stack has no replica of Postgres"),
+        (MOVES, "at: {message: 3}}", "at: {message: 3}}\n  - {fault: failover, target: c1, at: {message: 4}}", r"no replica left that could take over\n.*keep one"),
     ],
 )  # fmt: skip
 def test_a_fault_that_cannot_work_is_refused(tmp_path: Path, name: str, old: str, new: str, expected: str) -> None:
@@ -113,3 +117,61 @@ def test_a_replica_lagged_if_it_lacked_the_log_of_an_effect() -> None:
     idle = replica_lag(96)
     assert idle.is_over([acknowledged]) and not proof_of(idle, [acknowledged]).hit, "it wrote nothing"
     assert not proof_of(replica_lag(96), [effect]).hit, "never acknowledged"
+
+
+class Replica:
+    """A replica that lacks 96 bytes of the log. ``waits``: whether a commit waits for it."""
+
+    def __init__(self, waits: bool) -> None:
+        self.waits = waits
+        self.failovers = 0
+
+    def follow(self) -> None: ...
+
+    def stop_following(self) -> None: ...
+
+    def lag_bytes(self) -> int:
+        return 96
+
+    def waiting_commits(self) -> int:
+        return int(self.waits)
+
+    def fail_over(self) -> None:
+        self.failovers += 1
+
+
+def failing_over(replica: Replica) -> Failover:
+    fault = Failover(FailoverSpec.model_validate({"fault": "failover", "target": "c1", "at": {"message": 3}}))
+    context: Any = SimpleNamespace(queues=SimpleNamespace(replica=replica))
+    fault.strike(context, StepDone([], 0))
+    return fault
+
+
+def test_a_failover_comes_after_the_answer_to_a_commit() -> None:
+    replica = Replica(waits=False)
+    fault, context = failing_over(replica), cast("Any", None)
+    assert not fault.is_over([event("publish", 4)]) and replica.failovers == 0
+    assert fault.is_over([event("effect", 3)]) and fault.is_over([event("effect", 3)])
+    fault.heal(context)
+    assert replica.failovers == 1
+    proof = proof_of(fault, [event("effect", 3), event("effect", 4)])
+    assert proof.hit and proof.evidence[1:] == (
+        "the primary was killed when it had answered the commit, and the replica was promoted without 96 bytes of its log",
+        "consumers wrote 1 more effect after that, to the new primary",
+    )
+    assert not proof_of(fault, [event("end", 3)]).hit, "the effect never came"
+
+
+def test_a_failover_comes_while_a_commit_waits_for_the_replica() -> None:
+    replica = Replica(waits=True)
+    fault = failing_over(replica)
+    wait_until("the failover", lambda: replica.failovers, deadline_s=10)
+    assert fault.is_over([event("effect", 3)]) and replica.failovers == 1
+    fault.heal(cast("Any", None))
+    assert "killed while the commit waited for the replica" in str(proof_of(fault, [event("effect", 3)]).evidence[1])
+
+
+def test_without_an_effect_there_is_no_failover() -> None:
+    fault = failing_over(Replica(waits=False))
+    fault.heal(cast("Any", None))
+    assert proof_of(fault, []).evidence[-1] == "the primary was not killed"

@@ -41,6 +41,7 @@ TWINS = {
     "in-doubt-decided": ["in-doubt-rolled-back"],
     "prepared-looked-up": ["prepared-rolled-back"],
     "burst-waits": ["burst-drops"],
+    "burst-read-in-parts": ["burst-fills-memory"],
     "input-sent-twice-deduplicated": ["input-sent-twice"],
     "offsets-compared": ["offsets-counted"],
     "progress-per-pipeline": ["progress-shared"],
