@@ -77,7 +77,7 @@ PHENOMENA = (
             # A batch that is too large for its process fails again and again, and what comes after it waits for ever.
             Case(("stale-tail",), "kept"),
         ),
-        "growing memory is not an anomaly of the output, so no verdict depends on it",
+        "growing memory is not an anomaly of the output: a verdict depends on it only once a process ends for lack of it",
     ),
     Phenomenon(
         "A10",
