@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -125,7 +125,6 @@ class EmbeddedPostgres:
     ) -> None:
         """``launch`` starts the server's process; it is called here and at each `restart`."""
         self.home = home
-        self.first_data_dir = home.data_dir
         self.replica: Replica | None = None
         self._launch = launch
         self.service = launch()
@@ -223,10 +222,9 @@ class EmbeddedPostgres:
     def is_running(self) -> bool:
         return self.service.is_running()
 
-    def move_to(self, service: Service, port: int, data_dir: Path) -> None:
+    def move_to(self, service: Service, port: int) -> None:
         """Another server, which runs, takes this one's place: clients and the harness are led there. It cannot be restarted."""
         self.service, self.port, self.is_away = service, port, False
-        self.home = replace(self.home, data_dir=data_dir)
         self.harness_conninfo = make_conninfo(self.harness_conninfo, port=port)
         self.proxy.redirect(f"127.0.0.1:{port}")
 

@@ -58,7 +58,7 @@ class PostgresReplica:
         self._port = self._lease_port()
         number = "" if self._made == 1 else f"-{self._made}"
         primary, home = self._primary, self._primary.home
-        self._data_dir = primary.first_data_dir.with_name(f"{primary.first_data_dir.name}-replica{number}")
+        data_dir = home.data_dir.with_name(f"{home.data_dir.name}-replica{number}")
         self.link = self._make_proxy(f"postgres-replication{number}", primary.port)
         logs = primary.service.log.parent
         host, _, through = self.link.listen.rpartition(":")
@@ -70,7 +70,7 @@ class PostgresReplica:
             [
                 *home.prefix,
                 home.binaries / "pg_basebackup",
-                f"--pgdata={self._data_dir}",
+                f"--pgdata={data_dir}",
                 f"--dbname={make_conninfo(**settings)}",
                 "--write-recovery-conf",  # stores the password in the copy's own folder, which only its user can read
                 "--wal-method=stream",
@@ -89,7 +89,7 @@ class PostgresReplica:
         options = [*server_options(self._port), "-c", "hot_standby_feedback=on"]
         self.service: Service = self._owner.start(
             "postgres-replica",
-            [*home.prefix, home.binaries / "postgres", "-D", self._data_dir, *options],
+            [*home.prefix, home.binaries / "postgres", "-D", data_dir, *options],
             log=logs / f"postgres-replica{number}.log",
             env=environment(),
             cwd=ANY_USERS_FOLDER,
@@ -172,7 +172,7 @@ class PostgresReplica:
         self._primary.kill()
         self._ask(self._conninfo, f"SELECT pg_promote(true, {_PROMOTED_S})")
         self._promoted = True
-        self._primary.move_to(self.service, self._port, self._data_dir)
+        self._primary.move_to(self.service, self._port)
 
     def _written(self) -> str:
         """Where the primary's log ends."""
