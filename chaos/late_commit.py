@@ -69,17 +69,18 @@ class LateCommit(AtItsPoint[LateCommitSpec]):
         reason = f"batch {seen.batch} to be committed"
         wait_until(reason, lambda: committed(context, seen.query, seen.batch), deadline_s=RESTART_S)
         since = context.timeline.now()
-        early = wait_until(
+        wait_until(
             "the transaction to have been open for long enough",
-            lambda: written.batches(seen) or (context.timeline.now() >= since + self._spec.after_s and [-1]),
+            lambda: bool(written.batches(seen)) or context.timeline.now() >= since + self._spec.after_s,
             deadline_s=self._spec.after_s + RESTART_S,
         )
+        early = written.batches(seen)
         lasted = context.timeline.now() - since
         with self._lock:
             if not self._over:
                 written.commit()
                 self._over = True
-        if early != [-1]:
+        if early:
             numbers = ", ".join(map(str, early))
             return proven(
                 *evidence, f"batch {numbers} took them and was committed", "then their transaction was committed"

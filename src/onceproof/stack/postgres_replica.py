@@ -62,7 +62,9 @@ class PostgresReplica:
         self.link = self._make_proxy(f"postgres-replication{number}", primary.port)
         logs = primary.service.log.parent
         host, _, through = self.link.listen.rpartition(":")
-        settings = conninfo_to_dict(primary.harness_conninfo, host=host, port=through, application_name=_NAME)
+        settings: dict[str, Any] = conninfo_to_dict(
+            primary.harness_conninfo, host=host, port=through, application_name=_NAME
+        )
         password = str(settings.pop("password"))
         del settings["dbname"]
         copy = self._owner.start(

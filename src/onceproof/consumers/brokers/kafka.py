@@ -168,7 +168,7 @@ class KafkaQueues:
         return self._name(self._layout.topic)
 
     def publish(self, message: Message, record: Record) -> None:
-        headers = [*record.headers, ("message", f"m{message.number}".encode())]
+        headers: list[tuple[str, str | bytes | None]] = [*record.headers, ("message", f"m{message.number}".encode())]
         partition = self._layout.inputs.index(message.queue)
         answers: list[Any] = []
         self._producer.produce(
@@ -177,13 +177,14 @@ class KafkaQueues:
             record.key,
             partition=partition,
             headers=headers,
-            on_delivery=lambda error, sent: answers.append(error or sent.offset() + self._past),
+            on_delivery=lambda error, sent: answers.append((error, sent.offset())),
         )
         self._producer.flush(_ANSWER_S)
-        if not answers or not isinstance(answers[0], int):
+        error, offset = answers[0] if answers else ("no answer", None)
+        if error is not None:
             self._stack.check_health()
-            raise EnvironmentProblem(f"Kafka did not take message {message.number}: {answers or 'no answer'}")
-        self.offsets[message.number] = answers[0]
+            raise EnvironmentProblem(f"Kafka did not take message {message.number}: {error}")
+        self.offsets[message.number] = offset + self._past
 
     def refuse(self, output: str, refusing: bool) -> None:
         topic = self._name(self._layout.outputs[output])
