@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, proven
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.foreign_transaction import ForeignSpec, ForeignTransaction, foreign_problems
 from onceproof.faults.placement import RESTART_S, AtItsPoint, committed, placement_at
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -77,9 +77,10 @@ class LateCommit(AtItsPoint[LateCommitSpec]):
         early = written.batches(seen)
         lasted = context.timeline.now() - since
         with self._lock:
-            if not self._over:
-                written.commit()
-                self._over = True
+            if self._over:
+                return missed(*evidence, "the run ended before their transaction was to be committed")
+            written.commit()
+            self._over = True
         if early:
             numbers = ", ".join(map(str, early))
             return proven(

@@ -150,3 +150,4 @@ def test_a_run_that_ends_early_aborts_the_open_transaction(seen: Callable[..., O
     fault.heal(context)
     fault.heal(context)
     assert transaction.ended == ["aborted"]
+    assert not fault.prove(context, seen(Point.AFTER_OFFSET_LOG)).hit
