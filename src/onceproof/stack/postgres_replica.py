@@ -174,6 +174,7 @@ class PostgresReplica:
         self._primary.kill()
         self._ask(self._conninfo, f"SELECT pg_promote(true, {_PROMOTED_S})")
         self._promoted = True
+        self.link.heal()  # it leads nowhere any more
         self._primary.move_to(self.service, self._port)
 
     def _written(self) -> str:

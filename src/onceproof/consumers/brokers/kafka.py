@@ -180,7 +180,7 @@ class KafkaQueues:
             on_delivery=lambda error, sent: answers.append((error, sent.offset())),
         )
         self._producer.flush(_ANSWER_S)
-        error, offset = answers[0] if answers else ("no answer", None)
+        error, offset = answers[0] if answers else ("no answer", 0)
         if error is not None:
             self._stack.check_health()
             raise EnvironmentProblem(f"Kafka did not take message {message.number}: {error}")
