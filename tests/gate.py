@@ -1,6 +1,6 @@
 """The shipped scenarios that the gate (`tox`) runs; `tox -e full` runs them all.
 
-Those of consumers take only seconds: the gate runs them all (`tests/consumers/test_scenarios_real.py`), except `WITH_DATABASES`.
+Those of consumers take only seconds: the gate runs them all (`tests/consumers/test_scenarios_real.py`), except `WITH_DATABASES` and `ON_A_CLUSTER`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SCENARIOS = frozenset(
         "checkpoint-metadata-lost-query-id",  # checkpoint-damage
         "effectively-once",  # crash, partition, lost-ack and reject, and it is held
         "executor-crash",  # crash of an executor, on a cluster
+        "late-commit-uncommitted",  # late-commit; precommitted-read
         "late-endtxn",  # late-request
         "naive-append",  # duplicate
         "postgres-crash",  # crash of Postgres, and of one session
@@ -38,6 +39,8 @@ SCENARIOS = frozenset(
 OF_CONSUMERS = frozenset(name for name in names() if load(find(name)).pipeline.consumers)
 #: Those among them that the full set runs (`tests/consumers/test_databases_real.py`): they have a command of their own.
 WITH_DATABASES = frozenset(name for name in OF_CONSUMERS if load(find(name)).pipeline.command != WORKER)
+#: Those on three brokers, which take longer to start (`tests/consumers/test_cluster_real.py`).
+ON_A_CLUSTER = frozenset(name for name in OF_CONSUMERS if load(find(name)).stack.kafka.brokers > 1)
 #: Among them: a naive pipeline, its remedy under the same fault, and the anomaly that the naive one has once.
 TWINS = (
     ("ack-lost-duplicates", "ack-lost-transactional", "duplicate"),

@@ -11,7 +11,7 @@ import pytest
 from onceproof.faults.contract import faults
 from onceproof.scenario_files.load import find, load, names
 
-from .gate import OF_CONSUMERS, SCENARIOS, WITH_DATABASES
+from .gate import OF_CONSUMERS, ON_A_CLUSTER, SCENARIOS, WITH_DATABASES
 
 pytestmark = pytest.mark.sources  # the tests' scenarios use jobs from the source tree
 
@@ -22,7 +22,11 @@ def run_by_the_gate() -> dict[str, Path]:
     """The scenarios in `gate`, and those that tests name which take ``run_once`` and have no marker ``full``."""
     known = {path.stem: path for path in (HERE / "scenarios").glob("*.yaml")} | {name: find(name) for name in names()}
     named = (word.removesuffix(".yaml") for module in HERE.rglob("test_*.py") for word in words_of_tests(module))
-    return {name: known[name] for name in (*SCENARIOS, *OF_CONSUMERS - WITH_DATABASES, *named) if name in known}
+    return {
+        name: known[name]
+        for name in (*SCENARIOS, *OF_CONSUMERS - WITH_DATABASES - ON_A_CLUSTER, *named)
+        if name in known
+    }
 
 
 def words_of_tests(module: Path) -> Iterator[str]:

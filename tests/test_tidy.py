@@ -37,6 +37,7 @@ WAITS = {
     "src/onceproof/base/waiting.py": "it is that module",
     "src/onceproof/instruments/proxy/accept.py": "looks again at the kernel's connections, on the loop of the proxies; ends with the held frame",
     "sinks/kafka_progress.py": "runs inside the user's job, which must not load the harness; bounded by its deadline",
+    "scenarios/jobs/recovery/charge_through_failover.py": "a consumer under test, which must not load the harness; bounded by its deadline",
     "tests/scenarios/jobs/micro_batches.py": "the pace of a job under test, not a wait for another program",
 }
 

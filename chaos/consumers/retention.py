@@ -18,7 +18,7 @@ from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
 #: A fetch that the consumer had sent waits at the broker for a new record, by default for half a second. Its answer would give the
 #: consumer a record that is deleted later.
-_OPEN_FETCH_S = 0.75
+OPEN_FETCH_S = 0.75
 
 
 class RetentionSpec(ConsumerFaultSpec):
@@ -72,7 +72,7 @@ class Retention(AtItsStep):
 
     def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
         context.processes.stop_one(self._spec.target)
-        answered = time.monotonic() + _OPEN_FETCH_S
+        answered = time.monotonic() + OPEN_FETCH_S
         wait_until("an open fetch of the consumer to end", lambda: time.monotonic() > answered, deadline_s=30.0)
 
     def is_over(self, since: Sequence[TraceEvent]) -> bool:

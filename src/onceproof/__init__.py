@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from onceproof.api.faults import Crash as Crash
     from onceproof.api.faults import CrashAtFrame as CrashAtFrame
     from onceproof.api.faults import Cut as Cut
+    from onceproof.api.faults import Failover as Failover
     from onceproof.api.faults import Fence as Fence
+    from onceproof.api.faults import LateCommit as LateCommit
     from onceproof.api.faults import Latency as Latency
     from onceproof.api.faults import LateRequest as LateRequest
+    from onceproof.api.faults import LeaderCrash as LeaderCrash
     from onceproof.api.faults import LostAck as LostAck
     from onceproof.api.faults import LostPut as LostPut
     from onceproof.api.faults import LostRequest as LostRequest
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from onceproof.api.faults import RecreateTopic as RecreateTopic
     from onceproof.api.faults import Reject as Reject
     from onceproof.api.faults import RejectedPut as RejectedPut
+    from onceproof.api.faults import ReplicaLag as ReplicaLag
     from onceproof.api.faults import Retention as Retention
     from onceproof.api.faults import Rewind as Rewind
     from onceproof.api.faults import Slow as Slow

@@ -16,14 +16,14 @@ from onceproof.judge.verdict import judge
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 
-from ..gate import OF_CONSUMERS, TWINS, WITH_DATABASES, assert_as_expected
+from ..gate import OF_CONSUMERS, ON_A_CLUSTER, TWINS, WITH_DATABASES, assert_as_expected
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
 
 
-@pytest.mark.parametrize("name", sorted(OF_CONSUMERS - WITH_DATABASES))
+@pytest.mark.parametrize("name", [*sorted(OF_CONSUMERS - WITH_DATABASES - ON_A_CLUSTER), "unclean-election-of-input"])
 def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
     assert_as_expected(name, run_once(name).verdict)
 
@@ -39,7 +39,7 @@ def test_the_naive_pipeline_is_violated_and_its_remedy_holds_under_the_same_faul
     assert [fault.hit for fault in (*bad.faults, *good.faults)] == [True, True]
 
 
-@pytest.mark.parametrize("name", ["added-partition-unread", "late-answer-duplicates"])
+@pytest.mark.parametrize("name", ["added-partition-unread", "late-answer-duplicates", "replica-lags"])
 def test_a_fault_that_needs_a_consumer_of_its_own_hits(run_once: RunOnce, name: str) -> None:
     assert_as_expected(name, run_once(name).verdict)
 

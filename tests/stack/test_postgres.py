@@ -50,7 +50,7 @@ def test_the_error_for_a_missing_wheel_names_it(monkeypatch: pytest.MonkeyPatch)
 def test_the_server_does_not_inherit_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPORT", "1")
     monkeypatch.setenv("LC_ALL", "tr_TR.UTF-8")
-    assert {**module._environment(), "PATH": ""} == {"PATH": "", "LC_ALL": "C", "TZ": "UTC"}
+    assert {**module.environment(), "PATH": ""} == {"PATH": "", "LC_ALL": "C", "TZ": "UTC"}
 
 
 def test_an_ordinary_user_needs_no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:

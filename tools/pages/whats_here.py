@@ -14,9 +14,12 @@ ORDER = [
     *(
         "src/onceproof/scenario_files",
         "scenarios/jobs",
+        "scenarios/jobs/apm",
+        "scenarios/jobs/databases",
         "scenarios/jobs/foreign",
         "scenarios/jobs/joins",
         "scenarios/jobs/planted",
+        "scenarios/jobs/recovery",
         "scenarios/jobs/windows",
         "src/onceproof/data",
         "src/onceproof/formats",

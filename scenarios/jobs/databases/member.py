@@ -64,6 +64,15 @@ class Member:
             self._consumer.commit(message=record, asynchronous=False)
             self._did = {"step": "acknowledge", "message": self._message}
 
+    def read_ahead(self) -> int:
+        """Read on to the end of the partition; return how many messages wait in memory after the one of the moment."""
+        (place,) = self._consumer.assignment()
+        end = self._consumer.get_watermark_offsets(place, timeout=10)[1]
+        record: Any = self.record
+        while record.offset() + 1 + len(self._waiting) < end:
+            self._poll(0.05)
+        return len(self._waiting)
+
     def next_effect(self, into: str) -> None:
         """Call it before each effect, with its table or topic: the fault of a scenario strikes after an effect."""
         if not self._ask("effect"):

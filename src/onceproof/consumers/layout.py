@@ -64,6 +64,8 @@ class Layout:
     """How many partitions of the input, the last ones, do not exist before a fault adds them."""
     partitions_of: Mapping[str, int] = field(default_factory=dict)
     """Topic of an output -> its partitions, where it has more than one."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the input's topic."""
 
     def groups(self) -> list[str]:
         return list(dict.fromkeys(self.group_of.values()))
@@ -131,6 +133,7 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         ),
         added=added - spec.partitions,
         partitions_of={name: topic.partitions for name, topic in scenario.pipeline.prepare.topics.items()},
+        config=spec.config,
     )
 
 

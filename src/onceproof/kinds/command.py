@@ -266,7 +266,7 @@ def create_inputs(execution: Execution, stack: Stack) -> None:
     """Create topics and static tables (as Parquet, for the job and for the oracle)."""
     scenario = execution.scenario
     for spec in scenario.input:
-        stack.kafka.create_topic(spec.topic, spec.partitions)
+        stack.kafka.create_topic(spec.topic, spec.partitions, spec.config)
     prepare = scenario.pipeline.prepare
     for name, topic in prepare.topics.items():
         stack.kafka.create_topic(name, topic.partitions, topic.config)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers import services as brokers
-from onceproof.consumers.brokers.contract import Broker, Queues
+from onceproof.consumers.brokers.contract import Broker, KeepsLog, Queues
 from onceproof.consumers.executor import ScheduleExecutor
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.hints import ShrinkHints
@@ -142,7 +142,7 @@ class ConsumerPipeline:
         executor.faults.check()
         executor.faults.settle()
         self._execution.phase("collect")
-        writer.append("sent", _sent(executor, layout))
+        writer.append("sent", _sent(executor, layout, self._queues))
         writer.append("faults", executor.faults.rows())
         for group in layout.groups():
             writer.append("progress", _progress(executor, layout, self._queues, group))
@@ -153,10 +153,11 @@ class ConsumerPipeline:
         )
 
 
-def _sent(executor: ScheduleExecutor, layout: Layout) -> Iterator[dict[str, Any]]:
-    """The ledger: the broker confirmed each published message, and a queue keeps the order in which they were published."""
+def _sent(executor: ScheduleExecutor, layout: Layout, queues: Queues) -> Iterator[dict[str, Any]]:
+    """The ledger: the broker confirmed each published message, a log with its offset; a queue keeps the order of publishing."""
     place = dict.fromkeys(layout.inputs, 0)
     published = {event.message for event in executor.trace if event.kind == "publish"}
+    offsets = queues.offsets if isinstance(queues, KeepsLog) else {}
     for message in executor.messages:
         if message.number in published:
             yield {
@@ -164,7 +165,7 @@ def _sent(executor: ScheduleExecutor, layout: Layout) -> Iterator[dict[str, Any]
                 "seq": message.number - 1,
                 "status": "acked",
                 "partition": layout.inputs.index(message.queue),
-                "offset": place[message.queue],
+                "offset": offsets.get(message.number, place[message.queue]),
             }
             place[message.queue] += 1
 

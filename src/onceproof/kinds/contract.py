@@ -116,11 +116,16 @@ pipelines: Registry[type[PipelineKind]] = Registry(
 )
 
 
+_A_REPLICA = {"asynchronous": "an asynchronous replica", "synchronous": "a synchronous replica"}
+
+
 def stack_services(spec: StackSpec) -> tuple[str, ...]:
     """The services of a Spark job's stack, which serves consumers too."""
     brokers = spec.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
-    postgres = ["Postgres"] if spec.postgres is not None else []
+    replica = spec.postgres.replica if spec.postgres is not None else None
+    of_postgres = "Postgres" if replica is None else f"Postgres and {_A_REPLICA[replica]}"
+    postgres = [of_postgres] if spec.postgres is not None else []
     spark = [] if spec.spark is None else [spark_service(spec.spark)]
     store = [] if spec.object_store is None else ["an S3-compatible object store for checkpoints"]
     return (kafka, *postgres, *spark, *store, "Toxiproxy in front of every client listener")

@@ -44,6 +44,7 @@ class InputSpec(FormatFields):
         10, description="number of parts to feed it in; each is sent after the job has committed the previous one"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="options: `onceproof list datasets NAME`")
+    config: dict[str, str] = Field(default_factory=dict, description="settings of the topic, by Kafka's names")
     encode: Encode | None = Field(
         None,
         description="feed the JSON values of the data set in this format, and decode them so (default: as they are)",

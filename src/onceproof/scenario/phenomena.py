@@ -7,55 +7,12 @@ kinds of scenarios: naive ones, which a run finds violated, and remedies, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema
 
 from onceproof.base.registry import suggest
-
-GROUPS = {
-    "A": "Brokers and consumers",
-    "B": "Batches, checkpoints, commits",
-    "C": "State, windows, time",
-    "D": "Joins and databases",
-    "E": "A whole application",
-}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One of the ways in which a phenomenon shows."""
-
-    anomalies: tuple[str, ...]
-    """What the naive scenarios must show, each by at least one of them. Empty: a property, for which there is no naive scenario."""
-    name: str = ""
-    """Empty if it is the only one of its phenomenon."""
-    missing: str = ""
-    """What is not shown yet. Empty if naive scenarios and a remedy show all of it."""
-
-
-@dataclass(frozen=True)
-class Phenomenon:
-    id: str
-    title: str
-    about: str
-    """One sentence on what happens."""
-    cases: tuple[Case, ...]
-    limit: str = ""
-    """What cannot be shown on this stack, and why."""
-
-    @property
-    def group(self) -> str:
-        return GROUPS[self.id[0]]
-
-    def names(self) -> list[str]:
-        """What a scenario can write: the whole phenomenon, or one of its cases."""
-        return [self.id, *(f"{self.id}/{case.name}" for case in self.cases if case.name)]
-
-
-NOTHING = "no scenario shows it"
-NO_NAIVE = "the remedy holds, but no naive scenario shows the anomaly"
+from onceproof.scenario.phenomenon import Case, Phenomenon
 
 
 def _one(*anomalies: str, missing: str = "") -> tuple[Case, ...]:
@@ -118,13 +75,9 @@ PHENOMENA = (
         (
             Case(("lost-write",), "dropped"),
             # A batch that is too large for its process fails again and again, and what comes after it waits for ever.
-            Case(
-                ("stale-tail",),
-                "kept",
-                "the feed's chunks are of equal size, so no batch is larger than those before a fault",
-            ),
+            Case(("stale-tail",), "kept"),
         ),
-        "growing memory is not an anomaly of the output, so no verdict depends on it",
+        "growing memory is not an anomaly of the output: a verdict depends on it only once a process ends for lack of it",
     ),
     Phenomenon(
         "A10",
@@ -145,7 +98,7 @@ PHENOMENA = (
         "A12",
         "A leader dies",
         "A partition's leader dies with records that it had acknowledged and no other replica had.",
-        _one("lost-write"),
+        (Case(("lost-write",), "output"), Case(("input-lost",), "input")),
         "a kill ends the broker's process; what a loss of power also takes, unwritten pages of the file system, stays",
     ),
     Phenomenon(
@@ -238,8 +191,8 @@ PHENOMENA = (
     Phenomenon(
         "B10",
         "Uncommitted input is read",
-        "A job reads records of a transaction that is aborted later.",
-        _one("aborted-read"),
+        "A job reads records of a transaction that is aborted later, or committed later than their rows are visible.",
+        (Case(("aborted-read",), "aborted"), Case(("precommitted-read",), "committed")),
     ),
     Phenomenon(
         "B11",
@@ -404,6 +357,19 @@ PHENOMENA = (
         "A transaction is left in doubt",
         "The coordinator of a two-phase commit dies between its two commits, and what it does with the rest when it is back decides.",
         _one("sink-disagreement", "lost-write"),
+    ),
+    Phenomenon(
+        "D12",
+        "A prepared transaction is gone",
+        "A sink dies with a transaction prepared, someone rolls it back, and the sink takes the missing transaction for a committed one.",
+        _one("lost-write"),
+        "no released client of Kafka can resume a transaction (KIP-939), so only Postgres shows it",
+    ),
+    Phenomenon(
+        "D13",
+        "A replica lags",
+        "A replica of a database does not have the last commits. A program reads its progress from it, or it becomes the primary.",
+        (Case(("duplicate",), "read"), Case(("lost-write",), "promoted")),
     ),
     Phenomenon(
         "E1",

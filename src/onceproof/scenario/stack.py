@@ -17,8 +17,15 @@ class KafkaStack(Model):
     brokers: Literal[1, 3] = Field(1, description="1: a single node; 3: three brokers and a separate controller")
 
 
+ReplicaKind = Literal["asynchronous", "synchronous"]
+
+
 class PostgresStack(Model):
-    pass
+    replica: ReplicaKind | None = Field(
+        None,
+        description="a streaming replica, from which consumers can read; synchronous: commits wait for it, unless a client sets "
+        "synchronous_commit to local or off",
+    )
 
 
 class AmqpStack(Model):

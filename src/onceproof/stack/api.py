@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
     from onceproof.instruments.proxy.rules import Board
+    from onceproof.stack.processes.owner import Service
     from onceproof.stack.spark_settings import Cluster, ExternalCluster
 
 Stream = Literal["upstream", "downstream"]
@@ -57,6 +58,9 @@ class Proxy(Protocol):
 
     def heal(self) -> None:
         """Enable the proxy and remove its toxics. Idempotent."""
+
+    def redirect(self, upstream: str) -> None:
+        """From now on lead clients to another listener, ``127.0.0.1:port``. Open connections are closed."""
 
 
 @runtime_checkable
@@ -161,6 +165,32 @@ class Kafka(Protocol):
         """Epoch in which the controller leads the metadata quorum, read from the controller's files."""
 
 
+class Replica(Protocol):
+    """A streaming replica of the run's Postgres, for reading."""
+
+    client_uri: str
+    """libpq URI without the password, as `Postgres.client_uri`."""
+    service: Service
+
+    def stop_following(self) -> None:
+        """From now on it applies nothing more of what the primary commits, and answers with what it has."""
+
+    def follow(self) -> None:
+        """Undo `stop_following` and `fail_over`, and return when it has applied all that is committed. Idempotent.
+
+        After a `fail_over` it is a new server, a copy of the one that was promoted.
+        """
+
+    def lag_bytes(self) -> int:
+        """How much of the primary's log it has not applied."""
+
+    def waiting_commits(self) -> int:
+        """How many commits wait at the primary until this replica has them."""
+
+    def fail_over(self) -> None:
+        """Kill the primary, promote the replica, and lead clients to it. What it had not received is lost."""
+
+
 class Postgres(Protocol):
     client_uri: str
     """libpq URI through the proxy, without the password: that is in ``passfile``, named by PGPASSFILE."""
@@ -178,6 +208,8 @@ class Postgres(Protocol):
     """The schema that holds all tables of the run; None if the whole database is the run's."""
     capture_name: str
     """Name of the logical slot and of the publication through which the run's commits are read."""
+    replica: Replica | None
+    """None unless the scenario has one."""
 
     def capture(self, tables: Collection[str]) -> None:
         """From now on record the commits to these tables. Called once, after ``pipeline.prepare.sql`` and before the job."""

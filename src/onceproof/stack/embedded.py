@@ -24,6 +24,7 @@ from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.object_store.server import EmbeddedObjectStore
 from onceproof.stack.parts import FromComponents
 from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.stack.postgres_replica import PostgresReplica
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 from onceproof.stack.spark import SparkCluster
@@ -115,6 +116,9 @@ class EmbeddedStack(FromComponents):
             proxy = make_proxy("postgres", port)
             postgres = EmbeddedPostgres.start(owner, owner.scratch / "postgres", logs, port, proxy)
             postgres.prepare_capture()
+            kind = spec.postgres.replica if spec.postgres is not None else None
+            if kind is not None:
+                postgres.replica = PostgresReplica(kind, postgres, owner, lambda: lease(owner, 1)[0], make_proxy)
             return postgres
 
         def start_spark() -> SparkCluster:
@@ -206,6 +210,8 @@ class EmbeddedStack(FromComponents):
         services = [self.toxiproxy.service]
         if self.postgres is not None and not self.postgres.is_away:
             services.append(self.postgres.service)
+        if self.postgres is not None and self.postgres.replica is not None:
+            services.append(self.postgres.replica.service)
         for service in services:
             service.check_running()
 

@@ -25,7 +25,7 @@ from psycopg.conninfo import make_conninfo
 from onceproof.base.errors import EnvironmentProblem, ServiceFailed
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
-from onceproof.stack.api import Proxy
+from onceproof.stack.api import Proxy, Replica
 from onceproof.stack.processes.owner import Owner, Service
 from onceproof.stack.toxiproxy.dropping import PACKETS_DROPPED, drop_packets
 
@@ -105,7 +105,7 @@ WHERE NOT datistemplate AND datname NOT IN ('postgres', %s)
 _STOP_S = 15.0
 
 #: A working folder that the user `nobody` can enter too; the current one may be below a folder that only root can enter.
-_ANY_USERS_FOLDER = Path("/")
+ANY_USERS_FOLDER = Path("/")
 
 RunAs = Literal["self", "user-namespace", "nobody"]
 
@@ -121,8 +121,11 @@ class EmbeddedPostgres:
         passfile: Path,
         password: str,
         superuser_password: str,
+        home: Home,
     ) -> None:
         """``launch`` starts the server's process; it is called here and at each `restart`."""
+        self.home = home
+        self.replica: Replica | None = None
         self._launch = launch
         self.service = launch()
         self.is_away = False
@@ -166,10 +169,10 @@ class EmbeddedPostgres:
         def launch() -> Service:
             return owner.start(
                 "postgres",
-                [*home.prefix, home.binaries / "postgres", "-D", home.data_dir, *_options(port)],
+                [*home.prefix, home.binaries / "postgres", "-D", home.data_dir, *server_options(port)],
                 log=log_dir / "postgres.log",
-                env=_environment(),
-                cwd=_ANY_USERS_FOLDER,
+                env=environment(),
+                cwd=ANY_USERS_FOLDER,
                 user=home.user,
                 # SIGQUIT is an immediate shutdown: the folder is removed with the run, so a last checkpoint would be of no
                 # use. Not SIGKILL, which would leave the shared memory behind.
@@ -178,7 +181,7 @@ class EmbeddedPostgres:
 
         passfile = owner.scratch / "pgpass"
         write_passfile(passfile, proxy.listen.rpartition(":")[0], _PIPELINE, _PIPELINE, pipeline_password)
-        postgres = cls(launch, port, proxy, passfile, pipeline_password, superuser_password)
+        postgres = cls(launch, port, proxy, passfile, pipeline_password, superuser_password, home)
         postgres._wait_until_ready()
         postgres._create_database(pipeline_password)
         return postgres
@@ -218,6 +221,12 @@ class EmbeddedPostgres:
 
     def is_running(self) -> bool:
         return self.service.is_running()
+
+    def move_to(self, service: Service, port: int) -> None:
+        """Another server, which runs, takes this one's place: clients and the harness are led there. It cannot be restarted."""
+        self.service, self.port, self.is_away = service, port, False
+        self.harness_conninfo = make_conninfo(self.harness_conninfo, port=port)
+        self.proxy.redirect(f"127.0.0.1:{port}")
 
     def isolate(self) -> str:
         drop_packets(self.proxy)
@@ -286,7 +295,7 @@ class EmbeddedPostgres:
 
 
 @dataclass(frozen=True)
-class _Home:
+class Home:
     """Where the server's programs and data are, and the user that it runs as."""
 
     binaries: Path
@@ -334,13 +343,13 @@ def _best_run_as() -> RunAs:
     return "user-namespace" if user_namespace_problem() is None else "nobody"
 
 
-def _home(owner: Owner, data_dir: Path, run_as: RunAs) -> _Home:
+def _home(owner: Owner, data_dir: Path, run_as: RunAs) -> Home:
     binaries = find_binaries()
     if run_as == "self":
-        return _Home(binaries, data_dir)
+        return Home(binaries, data_dir)
     if run_as == "user-namespace":
         # In the namespace root's files belong to `nobody`, and can still be read and written, whatever folder they are in.
-        return _Home(binaries, data_dir, prefix=_namespace_prefix())
+        return Home(binaries, data_dir, prefix=_namespace_prefix())
     # The data folder and the Python environment may be below folders that `nobody` cannot enter, so both are put elsewhere.
     folder = owner.temporary_folder()
     folder.chmod(0o711)
@@ -355,10 +364,10 @@ def _home(owner: Owner, data_dir: Path, run_as: RunAs) -> _Home:
     server.mkdir(mode=0o700)
     nobody = _nobody()
     os.chown(server, nobody.pw_uid, nobody.pw_gid)
-    return _Home(copied / "bin", server / "data", user=nobody.pw_name)
+    return Home(copied / "bin", server / "data", user=nobody.pw_name)
 
 
-def _initdb(owner: Owner, home: _Home, log: Path, password: str) -> None:
+def _initdb(owner: Owner, home: Home, log: Path, password: str) -> None:
     service = owner.start(
         "initdb",
         [
@@ -376,8 +385,8 @@ def _initdb(owner: Owner, home: _Home, log: Path, password: str) -> None:
             "--no-instructions",
         ],
         log=log,
-        env=_environment(),
-        cwd=_ANY_USERS_FOLDER,
+        env=environment(),
+        cwd=ANY_USERS_FOLDER,
         stdin=f"{password}\n".encode(),
         user=home.user,
     )
@@ -387,12 +396,13 @@ def _initdb(owner: Owner, home: _Home, log: Path, password: str) -> None:
         raise ServiceFailed(f"initdb {why}", hint=f"its complete log: {log}", log_tail=service.log_tail())
 
 
-def _options(port: int) -> list[str]:
+def server_options(port: int) -> list[str]:
+    """The words of the server's command line that set its settings."""
     settings = {**_SETTINGS, "port": str(port)}
     return [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """An environment without the harness's variables: the user's PGPORT or LC_ALL must not change the server."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
 

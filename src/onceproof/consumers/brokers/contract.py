@@ -13,7 +13,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.consumers.layout import Layout, Message
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
-from onceproof.stack.api import FrameRules
+from onceproof.stack.api import FrameRules, Kafka, Replica
 
 
 class Queues(Protocol):
@@ -81,6 +81,26 @@ class Truncates(Protocol):
 
 
 @runtime_checkable
+class KeepsLog(Protocol):
+    """Queues whose broker confirms each message with its offset in a log."""
+
+    offsets: dict[int, int]
+    """Number of a published message -> the offset that the broker confirmed."""
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """Queues whose input is a topic of a Kafka cluster."""
+
+    @property
+    def cluster(self) -> Kafka: ...
+
+    @property
+    def topic(self) -> str:
+        """The topic's name in the cluster."""
+
+
+@runtime_checkable
 class Recreatable(Protocol):
     """Queues whose input is a topic that can be deleted and created again."""
 
@@ -115,6 +135,14 @@ class Delays(Protocol):
 
     def round_trip_ms(self) -> float:
         """How long a connection that is open waits for the answer to its smallest statement, on the consumers' way to it."""
+
+
+@runtime_checkable
+class HasReplica(Protocol):
+    """Queues with a database that has a replica."""
+
+    @property
+    def replica(self) -> Replica | None: ...
 
 
 @runtime_checkable

@@ -30,9 +30,9 @@ from onceproof.consumers.layout import Layout, Message, assign_ranges
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.stack.api import FrameRules
+from onceproof.stack.api import FrameRules, Kafka, Replica
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.kafka.clients import client_config, producer_config, send
+from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.topics import change_settings
 from onceproof.stores.kafka.read_back import collect_topics, read_before
 
@@ -97,9 +97,10 @@ class KafkaQueues:
         self._producer = self._new_producer()
         self._partitions = len(layout.at_start)
         """How many the input's topic has."""
-        stack.kafka.create_topic(self._name(layout.topic), self._partitions)
+        stack.kafka.create_topic(self.topic, self._partitions, layout.config)
         for topic in self._others():
             stack.kafka.create_topic(self._name(topic), layout.partitions_of.get(topic, 1))
+        self.offsets: dict[int, int] = {}
         self._deleted: list[pa.RecordBatch] = []
         self._past = 0
         """How many records the input's topic had before it was deleted and created again."""
@@ -158,14 +159,32 @@ class KafkaQueues:
             **(self._tables.environment(consumer) if self._tables is not None else {}),
         }
 
+    @property
+    def cluster(self) -> Kafka:
+        return self._stack.kafka
+
+    @property
+    def topic(self) -> str:
+        return self._name(self._layout.topic)
+
     def publish(self, message: Message, record: Record) -> None:
-        headers = [*record.headers, ("message", f"m{message.number}".encode())]
+        headers: list[tuple[str, str | bytes | None]] = [*record.headers, ("message", f"m{message.number}".encode())]
         partition = self._layout.inputs.index(message.queue)
-        topic = self._name(self._layout.topic)
-        answers = send(self._producer, topic, record.value, record.key, _ANSWER_S, partition=partition, headers=headers)
-        if answers != [None]:
+        answers: list[Any] = []
+        self._producer.produce(
+            self.topic,
+            record.value,
+            record.key,
+            partition=partition,
+            headers=headers,
+            on_delivery=lambda error, sent: answers.append((error, sent.offset())),
+        )
+        self._producer.flush(_ANSWER_S)
+        error, offset = answers[0] if answers else ("no answer", 0)
+        if error is not None:
             self._stack.check_health()
-            raise EnvironmentProblem(f"Kafka did not take message {message.number}: {answers or 'no answer'}")
+            raise EnvironmentProblem(f"Kafka did not take message {message.number}: {error}")
+        self.offsets[message.number] = offset + self._past
 
     def refuse(self, output: str, refusing: bool) -> None:
         topic = self._name(self._layout.outputs[output])
@@ -223,7 +242,7 @@ class KafkaQueues:
             deadline_s=_ANSWER_S,
             abandon=self._stack.check_health,
         )
-        self._stack.kafka.create_topic(topic, self._partitions)
+        self._stack.kafka.create_topic(topic, self._partitions, self._layout.config)
         self._producer = self._new_producer()  # the old one knows the old topic
         return Recreated(old, self._id_of(topic), self._past)
 
@@ -243,6 +262,10 @@ class KafkaQueues:
             self._producer = self._new_producer()  # the old one knows the old number
         return before, after
 
+    @property
+    def replica(self) -> Replica | None:
+        return self._tables.replica if self._tables is not None else None
+
     def delay(self, by_ms: int) -> None:
         assert self._stack.postgres is not None, "validated: the stack has Postgres"
         proxy = self._stack.postgres.proxy
@@ -253,7 +276,10 @@ class KafkaQueues:
         return self._tables.round_trip_ms()
 
     def _new_producer(self) -> Producer:
-        return Producer({**producer_config(self._stack.kafka.harness_bootstrap), "acks": "all"})
+        # A leader that must first remove its followers from the replicas in sync acknowledges seconds later. A retry before that
+        # would write the message twice.
+        patient = {"request.timeout.ms": int(_ANSWER_S * 500), "message.timeout.ms": int(_ANSWER_S * 900)}
+        return Producer({**producer_config(self._stack.kafka.harness_bootstrap), **patient, "acks": "all"})
 
     def _id_of(self, topic: str) -> str:
         asked = TopicCollection([topic])

@@ -39,12 +39,15 @@ class Tables:
     def __init__(self, postgres: Postgres, layout: Layout) -> None:
         self._postgres = postgres
         self._layout = layout
+        self.replica = postgres.replica
         self.schema = layout.prefix.rstrip(".") or "public"
         with self._connected() as connection:
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
             connection.execute(_CREATE_POSITIONS)
             if layout.prepare_sql:
                 connection.execute(layout.prepare_sql.encode())
+        if self.replica is not None:
+            self.replica.follow()  # it has these tables before a consumer asks it
 
     def environment(self, consumer: str) -> Mapping[str, str]:
         """The variables that lead a consumer to the database, and to its table if its first output is one."""
@@ -54,6 +57,7 @@ class Tables:
             **({"ONCEPROOF_TABLE": table} if table is not None else {}),
             "PGPASSFILE": str(self._postgres.passfile),
             "PGOPTIONS": f"-c search_path={self.schema}",
+            **({"ONCEPROOF_POSTGRES_REPLICA": self.replica.client_uri} if self.replica is not None else {}),
         }
 
     def positions(self, group: str, topic: str) -> Mapping[int, int]:

@@ -233,6 +233,9 @@ def _queries(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _prepared(scenario: Scenario) -> Iterator[Complaint]:
+    if scenario.stack.postgres is not None and scenario.stack.postgres.replica is not None:
+        message = "only consumers can read from a replica of Postgres so far"
+        yield Complaint(("stack", "postgres", "replica"), message, "remove replica", at_key=True)
     if scenario.pipeline.prepare.sql.strip() and scenario.stack.postgres is None:
         message = "prepare.sql needs Postgres, and the stack has none"
         yield Complaint(("pipeline", "prepare", "sql"), message, "add 'postgres: {}' under stack", at_key=True)

@@ -77,6 +77,10 @@ def _topics(scenario: Scenario) -> Iterator[Complaint]:
         if other != name and not amqp:
             message = f"topics {other!r} and {name!r} collide: Kafka's metrics do not distinguish '.' from '_'"
             yield Complaint(loc, message, "rename one of them", at_key=at_key)
+    for index, source in enumerate(scenario.input):
+        if amqp and source.config:
+            message = f"{source.topic!r} is a queue of an AMQP broker, and config has settings of a topic of Kafka"
+            yield Complaint(("input", index, "config"), message, "remove it")
 
 
 def _tables(scenario: Scenario) -> Iterator[Complaint]:

@@ -19,7 +19,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
-from onceproof.stack.api import Proxy
+from onceproof.stack.api import Proxy, Replica
 from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import PostgresProfile, StackProfile, Tls
@@ -199,6 +199,7 @@ class ExternalPostgres:
         self._profile = profile
         self._journal = journal
         self.capture_name = names.identifier
+        self.replica: Replica | None = None
         self.schema: str | None = names.identifier
         self.proxy = proxy
         self.passfile = passfile

@@ -140,6 +140,10 @@ class FramedProxy:
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         self.behind.add_toxic(kind, stream, **attributes)
 
+    def redirect(self, upstream: str) -> None:
+        self.behind.redirect(upstream)
+        self.upstream = upstream
+
     def heal(self) -> None:
         self.behind.heal()
         self.frames.open()

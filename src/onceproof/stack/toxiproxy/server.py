@@ -170,6 +170,12 @@ class ToxiproxyProxy:
                 self._enabled = True
                 self._change("enable", "post", "", {"enabled": True})
 
+    def redirect(self, upstream: str) -> None:
+        """Lead clients to another listener. Toxiproxy closes the open connections."""
+        with self._lock:
+            self.upstream = upstream
+            self._change("redirect", "post", "", {"upstream": upstream})
+
     def _change(self, what: str, method: _Method, path: str, body: dict[str, Any] | None = None) -> None:
         try:
             self._server.call(method, f"/proxies/{self.name}{path}", body)
