@@ -170,11 +170,12 @@ class DivergedReplay(Checker):
         if not outputs.intersection(case.outputs):
             return
         case.compare()
-        case.changes()
         case.sql(_CREATE)
         for output in case.outputs:
             if output in outputs and (gap := _collect(case, output)) is not None:
                 yield Gap(output, gap)
+        if not case.number("SELECT count(*) FROM diverged"):
+            return
         for rows in by(case.rows(_TOTALS), "output", "survives"):
             transient = not rows[0]["survives"]
             end = "; the content is right at the end" if transient else ""
@@ -195,12 +196,16 @@ def _collect(case: Case, output: str) -> str | None:
         every = sources.rewritten(case, output)
         if every:
             case.all_rows()
+        elif not case.differs:
+            return None
+        case.changes()
         case.sql(_BY_CAUSE, {"output": output, "all": every})
     else:
         case.all_rows()
         timed = """SELECT count(*) FROM replayed WHERE output = $output AND from_ms IS NULL"""
         if case.number(timed, {"output": output}):
             return "a batch was replayed, and the history does not record at which wall-clock time it ran"
+        case.changes()
         case.sql(_BY_TIME, {"output": output})
     case.sql(_DIVERGED, {"output": output, "upsert": upsert})
     return None

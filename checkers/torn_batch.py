@@ -173,6 +173,8 @@ class TornBatch(Checker):
 
 
 def _in_steps(case: Case, output: str) -> Iterator[Finding]:
+    if not case.number("SELECT count(*) FROM judge.torn"):
+        return
     if rows := case.rows(_APART, {"output": output}):
         yield finding(
             case,
@@ -197,9 +199,8 @@ def _step_argument(case: Case, row: Row) -> str:
 
 
 def _in_part(case: Case, output: str) -> Iterator[Finding]:
-    if not case.number(
-        "SELECT count(*) FROM judge.lost WHERE output = $output AND batch IS NOT NULL", {"output": output}
-    ):
+    lost = "SELECT count(*) FROM judge.lost WHERE output = $output AND batch IS NOT NULL"
+    if not case.differs or not case.number(lost, {"output": output}):
         return
     case.sql(_PARTIAL, {"output": output})
     for rows in by(case.rows(_PARTIAL_TOTALS, {"drained": case.drained}), "stays"):
@@ -244,6 +245,7 @@ def _broken(case: Case, output: str, *, claimed: bool) -> Results:
             "clock that advances: the job may set them itself, and they do not tell which records are of one transaction",
         )
     if total := case.number("SELECT sum(hidden) FROM broken WHERE NOT own"):
+        case.changes()
         rows = [{"output": output, "total": total}]
         summary = f"{times(total, 'record')} not committed, in transactions whose other records are"
         at = ["present", "place"]

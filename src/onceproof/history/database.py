@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.parquet as pq
 
 from onceproof.history.reader import History
 from onceproof.history.schema import LATER, TABLES
@@ -105,16 +104,18 @@ class Database(Connection):
         documents.register(self.db)
         tolerance.register(self.db)
         # GLOBAL: also for connections made from this one.
-        self.sql("SET GLOBAL TimeZone = 'UTC'")
-        self.sql("SET autoinstall_known_extensions = false")
-        # Otherwise a table's name could refer to a Python variable.
-        self.sql("SET GLOBAL python_enable_replacements = false")
-        self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: not worth memory
-        self.sql(f"SET allowed_paths = {_list(files)}")
-        # `run_files.refuse_links` has made sure that no link leads out of these folders.
-        folders = [history.run_dir / "history", folder] if whole_run else [folder]
-        self.sql(f"SET allowed_directories = {_list(folders)}")
-        self.sql("SET enable_external_access = false")
+        settings = {
+            "GLOBAL TimeZone": "'UTC'",
+            "autoinstall_known_extensions": "false",
+            # Otherwise a table's name could refer to a Python variable.
+            "GLOBAL python_enable_replacements": "false",
+            "enable_external_file_cache": "false",  # the files are read once or twice: not worth memory
+            "allowed_paths": _list(files),
+            # `run_files.refuse_links` has made sure that no link leads out of these folders.
+            "allowed_directories": _list([history.run_dir / "history", folder] if whole_run else [folder]),
+            "enable_external_access": "false",
+        }
+        self.sql("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
 
 def common_shape(db: Connection, text: str, source: str) -> Shape | None:
@@ -127,14 +128,15 @@ def common_shape(db: Connection, text: str, source: str) -> Shape | None:
     return None if db.sql(other).fetchall() else shape
 
 
-def observed_rows(table: str, file: Path) -> str:
+def observed_rows(history: History, table: str) -> str:
     """A query for the rows of a history's table, with `later_columns`."""
-    return f"SELECT *{later_columns(table, file)} FROM read_parquet({literal(str(file))})"  # noqa: S608
+    file = literal(str(history.tables[table]))
+    return f"SELECT *{later_columns(history, table)} FROM read_parquet({file})"  # noqa: S608
 
 
-def later_columns(table: str, file: Path) -> str:
-    """SQL that adds, as NULL, the columns of `LATER` that the file lacks."""
-    has = pq.read_schema(file).names
+def later_columns(history: History, table: str) -> str:
+    """SQL that adds, as NULL, the columns of `LATER` that the table's file lacks."""
+    has = history.footers[table].schema.names
     later = [column for column in LATER if column in TABLES[table].names and column not in has]
     return "".join(f", NULL::VARCHAR AS {column}" for column in later)
 
@@ -145,10 +147,13 @@ def _list(paths: Iterable[Path]) -> str:
 
 def memory_mb(history: History) -> int:
     """The memory limit of a database over this history, in MB, before any statement needed more."""
-    records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
+    records: int = sum(history.footers[table].num_rows for table in ("input", "output"))
     return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
 
 
 def _bytes(history: History) -> int:
-    files = [pq.read_metadata(path) for path in history.tables.values()]
-    return sum(file.row_group(number).total_byte_size for file in files for number in range(file.num_row_groups))
+    return sum(
+        footer.row_group(number).total_byte_size
+        for footer in history.footers.values()
+        for number in range(footer.num_row_groups)
+    )

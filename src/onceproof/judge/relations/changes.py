@@ -38,9 +38,14 @@ _KAFKA_TXN = """CASE WHEN t.markers <= 1 THEN h.producer_id || ':' || h.producer
              WHEN t.partitions = 1 THEN h.producer_id || ':' || h.producer_epoch || '@' || coalesce(h.txn_end_offset::VARCHAR, 'open') END"""
 
 
+def create_transactions(case: Case) -> None:
+    """Make the view ``judge.transactions``, once."""
+    case.once("transactions", lambda: case.sql(_TRANSACTIONS))
+
+
 def create(case: Case) -> None:
     """Make the view over all outputs that can be judged."""
-    case.sql(_TRANSACTIONS)
+    create_transactions(case)
     selects = [_changes_of(case, output) for output in case.expectations] or [_NO_CHANGES]
     union = "\nUNION ALL BY NAME\n".join(selects)
     case.sql(f"""CREATE VIEW judge.changes AS

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
-from onceproof.judge.relations import on_demand
+from onceproof.judge.relations import changes, on_demand
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -163,7 +163,6 @@ _BY_TIME = """
 def create(case: Case) -> None:
     """Make the table, still empty; `of_output` fills it."""
     case.caused()
-    case.changes()
     case.sql(_EMPTY)
 
 
@@ -199,6 +198,7 @@ def _writer(case: Case, output: str) -> str | None:
 
 
 def _by_time(case: Case, output: str, query: str) -> str | None:
+    case.changes()
     unknown = """SELECT count(*) FROM judge.changes
         WHERE output = $output AND visibility = 'committed' AND (txn IS NULL OR at_ms IS NULL)"""
     if case.number(unknown, {"output": output}):
@@ -214,6 +214,7 @@ def _transactions(case: Case, output: str, claimed: bool) -> str | None:
     if not claimed and case.number("SELECT count(*) FROM stretches WHERE ended IS NULL"):
         return None
     find_own_times(case, output)
+    changes.create_transactions(case)
     for statement in (_UNITS, _CLASSIFY):
         case.sql(statement.format(output=literal(output)))
     row = case.rows("""SELECT bool_or(outside) AS outside, count(*) FILTER (torn) AS torn,

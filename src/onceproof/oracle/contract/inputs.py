@@ -73,6 +73,7 @@ class Inputs(Connection):
         super().__init__(records.db.cursor(), records.history, records.scenario, records.folder)
         self.view = view
         self._answer = records.folder / "answer.parquet"
+        self._columns = records.known_columns
         try:
             self._show(records)
         except BaseException:
@@ -98,7 +99,9 @@ class Inputs(Connection):
 
     def columns(self, query: str) -> list[tuple[str, str]]:
         """Return name and type of each column of a query, like `types`. A query may give a name several times."""
-        return [(row[0], row[1]) for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()]
+        if query not in self._columns:
+            self._columns[query] = [(row[0], row[1]) for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()]
+        return self._columns[query]
 
     def stored(self, file: Path) -> str:
         """Return a query for rows that were stored with the run. Raises `NotEvaluated` if the file cannot be read."""
@@ -128,6 +131,8 @@ class InputRecords(Database):
         self.windows = windows.of(scenario.oracle)
         self.late: dict[str, int] = {}
         """`onceproof.oracle.contract.windows.late_records`"""
+        self.known_columns: dict[str, list[tuple[str, str]]] = {}
+        """Query -> name and type of each column. All views of the input have the same columns."""
         self._seen: dict[View, Inputs] = {}
 
     def observe(self) -> None:
@@ -135,7 +140,7 @@ class InputRecords(Database):
         self.sql("CREATE SCHEMA history")
         for name in _TABLES:
             kind = "TABLE" if self.small else "VIEW"
-            self.sql(f"CREATE {kind} history.{name} AS {observed_rows(name, self.history.tables[name])}")
+            self.sql(f"CREATE {kind} history.{name} AS {observed_rows(self.history, name)}")
         for name, path in self.history.static.items():
             self.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
 
@@ -170,8 +175,8 @@ class InputRecords(Database):
 
     def in_another_order(self) -> None:
         """Reverse the rows of all tables, and use another number of threads."""
-        known = self.history.tables["input"]
-        self._reverse("history.input", known, "TABLE" if self.small else "VIEW", later_columns("input", known))
+        known, more = self.history.tables["input"], later_columns(self.history, "input")
+        self._reverse("history.input", known, "TABLE" if self.small else "VIEW", more)
         for name, path in self.history.static.items():
             self._reverse(quote(name), path, "VIEW")
         self.sql(f"SET threads = {3 if self.small else 1}")
