@@ -37,7 +37,7 @@ _BATCHES = """
     SELECT query, batch, min(planned_by) AS planned_by, min(committed_by) AS committed_by, count(committed_by) > 0 AS committed
     FROM history.batches GROUP BY query, batch ORDER BY query, batch"""
 
-_ACTIVE = "SELECT query, batch, list(DISTINCT fault ORDER BY fault) FROM judge.windows GROUP BY query, batch"
+_ACTIVE = "SELECT query, batch, fault FROM judge.windows ORDER BY ALL"
 
 
 def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tuple[BatchReport, ...]:
@@ -56,7 +56,9 @@ def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tup
     # A small history has few records to look at.
     by_range = not case.small and case.number(_PLAIN)
     taken = {(q, batch): records for q, batch, records in case.sql(_BY_RANGE if by_range else _BY_RECORD).fetchall()}
-    active = {(q, batch): tuple(faults) for q, batch, faults in case.sql(_ACTIVE).fetchall()}
+    active: dict[tuple[str, int], tuple[str, ...]] = {}
+    for q, batch, fault in case.sql(_ACTIVE).fetchall():
+        active[q, batch] = (*active.get((q, batch), ()), fault)
     for row in case.rows(_BATCHES):
         key = (row["query"], row["batch"])
         anomalies = by_batch.get(f"{row['query']}/{row['batch']}", {})

@@ -60,11 +60,6 @@ class Number(str):
     """The digits of a JSON number, kept as text so that it does not become a float."""
 
 
-def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(IS_JSON, is_json, ["VARCHAR"], "BOOLEAN", null_handling=SPECIAL)
-    db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling=SPECIAL)
-
-
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=str)
 
 
@@ -297,3 +292,12 @@ class NumbersByPath:
 def fields_of(named: Mapping[str, tuple[str, str]]) -> str:
     """The second argument of `FUNCTION`: column -> (name, kind)."""
     return json.dumps(named)
+
+
+#: Name of each SQL function -> what makes it.
+FUNCTIONS = {
+    IS_JSON: lambda db: db.create_function(IS_JSON, is_json, ["VARCHAR"], "BOOLEAN", null_handling=SPECIAL),
+    FUNCTION: lambda db: db.create_function(
+        FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling=SPECIAL
+    ),
+}

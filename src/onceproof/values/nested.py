@@ -32,11 +32,6 @@ FUNCTION = "canonical_nested"
 JSON_FUNCTION = "canonical_json"
 
 
-def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(FUNCTION, canonical_nested, ["VARCHAR", "VARCHAR"], "VARCHAR")
-    db.create_function(JSON_FUNCTION, canonical_json, ["VARCHAR", "VARCHAR"], "VARCHAR")
-
-
 def canonical_nested(text: str, sql_type: str) -> str:
     """``text`` as minified JSON with sorted members and shortest numbers; unchanged if it is not such a value."""
     is_array = sql_type.endswith("]") and (text.startswith("{") or _BOUNDS.match(text) is not None)
@@ -282,3 +277,10 @@ def _unquoted(field_: str) -> str:
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?", text) is not None
+
+
+#: Name of each SQL function -> what makes it.
+FUNCTIONS = {
+    FUNCTION: lambda db: db.create_function(FUNCTION, canonical_nested, ["VARCHAR", "VARCHAR"], "VARCHAR"),
+    JSON_FUNCTION: lambda db: db.create_function(JSON_FUNCTION, canonical_json, ["VARCHAR", "VARCHAR"], "VARCHAR"),
+}

@@ -20,10 +20,6 @@ _EXACT = Context(prec=1_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _ROUNDING = 2.0**-50
 
 
-def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(FUNCTION, exactly_within, ["VARCHAR", "VARCHAR", "DOUBLE", "DOUBLE"], "BOOLEAN")
-
-
 def exactly_within(found: str, wanted: str, absolute: float, relative: float) -> bool:
     with localcontext(_EXACT):
         try:
@@ -47,3 +43,11 @@ def within(found: str, wanted: str, *, absolute: str, relative: str) -> str:
     return f"""CASE WHEN {distance} + {rounding} <= {limit} THEN true
                     WHEN {distance} - {rounding} > {limit} THEN false
                     ELSE {FUNCTION}({found}, {wanted}, {absolute}, {relative}) END"""
+
+
+#: Name of the SQL function -> what makes it.
+FUNCTIONS = {
+    FUNCTION: lambda db: db.create_function(
+        FUNCTION, exactly_within, ["VARCHAR", "VARCHAR", "DOUBLE", "DOUBLE"], "BOOLEAN"
+    )
+}

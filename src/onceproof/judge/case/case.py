@@ -125,6 +125,12 @@ class Case(Database):
         entries = (self.run.open_watermarks or {}).items()
         return sorted((query, entry.note) for query, entry in entries if entry is not None and entry.reason in reasons)
 
+    @property
+    def queries(self) -> list[str]:
+        """The queries that planned a batch, in alphabetical order."""
+        found = "SELECT DISTINCT query FROM history.batches ORDER BY query"
+        return self.memo(("queries",), lambda: [query for (query,) in self.sql(found).fetchall()])
+
     def effects_of(self, output: str) -> int:
         return self.number("SELECT count(*) FROM judge.effect_digests WHERE output = $output", {"output": output})
 

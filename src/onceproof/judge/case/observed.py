@@ -39,7 +39,8 @@ def _batches(case: Case) -> None:
         FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
     # A fault strikes the batch that it was placed in. It is active in other batches that ran between its firing and its
     # healing.
-    case.sql("""CREATE TABLE judge.windows AS
+    one_query = str(len(case.queries) == 1).lower()
+    case.sql(f"""CREATE TABLE judge.windows AS
         WITH pairs AS (
             SELECT b.query, b.batch,
                    f.fault || ' ' || f.target || coalesce(' in batch ' || f.batch, '') || coalesce(' at ' || f.point, '') AS fault,
@@ -49,9 +50,9 @@ def _batches(case: Case) -> None:
                    b.planned_at IS NULL AS timeless
             FROM history.batches b JOIN history.faults f
               ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query)))
-        SELECT query, batch, fault, bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR one_query), false)) AS struck
-        FROM (SELECT *, (SELECT count(DISTINCT query) FROM history.batches) = 1 AS one_query FROM pairs)
-        WHERE coalesce(same_batch, false) OR same_time GROUP BY ALL""")
+        SELECT query, batch, fault,
+               bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR {one_query}), false)) AS struck
+        FROM pairs WHERE coalesce(same_batch, false) OR same_time GROUP BY ALL""")  # noqa: S608
     # Consumers have no batches: their faults strike at a message, which the ledger lists by its number. A fault that strikes
     # one group's copy of the message does not excuse losses in another group.
     outputs = ", ".join(

@@ -70,7 +70,7 @@ class Inputs(Connection):
     """The input in one view, as an oracle's queries see it. `store` writes the rows of a query to a file."""
 
     def __init__(self, records: InputRecords, view: View) -> None:
-        super().__init__(records.db.cursor(), records.history, records.scenario, records.folder)
+        super().__init__(records.db.cursor(), records.history, records.scenario, records.folder, of=records)
         self.view = view
         self._answer = records.folder / "answer.parquet"
         self._columns = records.known_columns
