@@ -163,10 +163,8 @@ class DivergedReplay(Checker):
     by_digest = True
 
     def check(self, case: Case) -> Results:
-        if not case.number("SELECT count(*) FROM judge.output_batches WHERE replayed"):
-            return
-        case.sql(_REPLAYED, {"began": case.run.wall_start})
-        outputs = {row["output"] for row in case.rows("SELECT DISTINCT output FROM replayed")}
+        replayed = case.sql("SELECT DISTINCT output FROM judge.output_batches WHERE replayed").fetchall()
+        outputs = {output for (output,) in replayed}
         if not outputs.intersection(case.outputs):
             return
         case.compare()
@@ -202,6 +200,7 @@ def _collect(case: Case, output: str) -> str | None:
         case.sql(_BY_CAUSE, {"output": output, "all": every})
     else:
         case.all_rows()
+        case.once("replayed", lambda: case.sql(_REPLAYED, {"began": case.run.wall_start}))
         timed = """SELECT count(*) FROM replayed WHERE output = $output AND from_ms IS NULL"""
         if case.number(timed, {"output": output}):
             return "a batch was replayed, and the history does not record at which wall-clock time it ran"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 
 from onceproof.history.reader import History
 from onceproof.history.schema import LATER, TABLES
-from onceproof.history.statements import Rows, execute
+from onceproof.history.statements import Row, Rows, execute, fetch
 from onceproof.scenario.model import Scenario
 from onceproof.values import documents, nested, tolerance
 from onceproof.values.canonical import literal
@@ -30,6 +30,9 @@ _SMALL = 2**20
 _PAGE_ROWS = 1000
 _SAMPLE = 100
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
+
+
+T = TypeVar("T")
 
 
 class _Functions:
@@ -66,19 +69,30 @@ class Connection:
         self.sql("SET enable_progress_bar = false")  # it would print to standard output, which is for the verdict
 
     def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:
+        return self._run(execute, query, values)
+
+    def _fetched(self, query: str, values: dict[str, Any] | None) -> tuple[list[str], list[Row]]:
+        """The names of the columns, and all rows."""
+        return self._run(fetch, query, values)
+
+    def _run(
+        self,
+        how: Callable[[duckdb.DuckDBPyConnection, str, dict[str, Any] | None], T],
+        query: str,
+        values: dict[str, Any] | None,
+    ) -> T:
         self._functions.provide(query)
         for room in _ROOMY:
             try:
-                return execute(self.db, query, values)
+                return how(self.db, query, values)
             except duckdb.OutOfMemoryException:
                 execute(self.db, f"SET memory_limit = '{room}'", None)
-        return execute(self.db, query, values)
+        return how(self.db, query, values)
 
     def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """All rows as column -> value. For small results, such as those that findings are made of."""
-        result = self.sql(query, values)
-        names = result.columns
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+        names, rows = self._fetched(query, values)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def pages(self, query: str, values: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
         """The result in pieces, for results of any size. Other statements may run between two pieces."""
@@ -97,8 +111,8 @@ class Connection:
                 yield [dict(zip(names, row, strict=True)) for row in piece]
 
     def number(self, query: str, values: dict[str, Any] | None = None) -> int:
-        row = self.sql(query, values).fetchone()
-        return int(row[0] or 0) if row else 0
+        _, rows = self._fetched(query, values)
+        return int(rows[0][0] or 0) if rows else 0
 
     def close(self) -> None:
         # Raised if a statement ignored the interrupt and still runs; the exception that interrupted it is already on its way.

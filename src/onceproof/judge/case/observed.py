@@ -19,14 +19,11 @@ _HELD = """
 
 def create(case: Case) -> None:
     """Make schema ``history``, and in schema ``judge`` ``batches``, ``windows``, ``struck`` and ``held``."""
-    case.sql("CREATE SCHEMA history")
-    case.sql("CREATE SCHEMA judge")
     kind = "TABLE" if case.small else "VIEW"
-    case.sql(
-        ";\n".join(
-            f"CREATE {kind} history.{quote(name)} AS {observed_rows(case.history, name)}" for name in case.history.tables
-        )
-    )
+    tables = [
+        f"CREATE {kind} history.{quote(name)} AS {observed_rows(case.history, name)}" for name in case.history.tables
+    ]
+    case.sql(";\n".join(["CREATE SCHEMA history", "CREATE SCHEMA judge", *tables]))
     _batches(case)
     case.sql(_HELD)
 

@@ -119,8 +119,7 @@ _MISSING = """
 
 def create(case: Case) -> None:
     """Make the tables. ``case.differs`` tells whether the sides differ: if not, all of the tables are empty."""
-    case.sql(_UNEQUAL)
-    case.sql(_TABLES)
+    case.sql(f"{_UNEQUAL}; {_TABLES}")
     case.differs = case.number("SELECT count(*) FROM judge.unequal") > 0
     if not case.differs:
         return

@@ -8,7 +8,8 @@ reaches ``history/output.parquet``. `Inputs` is one view of the input, on a conn
     (`onceproof.oracle.contract.columns`), the static tables. If a topic is named ``input``, its view takes precedence; the bytes are
     then in ``history.input``.
 ``history``
-    ``input`` as it was observed, and ``batches``, from which late records follow (`onceproof.oracle.contract.windows`).
+    ``input`` as it was observed, and for an oracle with ``windows`` also ``batches``, from which late records follow
+    (`onceproof.oracle.contract.windows`).
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class InputRecords(Database):
     def observe(self) -> None:
         """Create the tables of schema ``history`` and the static tables. Raises `duckdb.Error` if a file cannot be read."""
         self.sql("CREATE SCHEMA history")
-        for name in _TABLES:
+        for name in _TABLES if self.windows else ("input",):
             kind = "TABLE" if self.small else "VIEW"
             self.sql(f"CREATE {kind} history.{name} AS {observed_rows(self.history, name)}")
         for name, path in self.history.static.items():
