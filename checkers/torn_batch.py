@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onceproof.base.words import are, times
+from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
@@ -236,6 +237,8 @@ def _no_transactions(case: Case, output: str) -> str | None:
 
 
 def _broken(case: Case, output: str, *, claimed: bool) -> Results:
+    if not sources.hidden(case, output):
+        return
     torn_batches.find_own_times(case, output)
     case.sql(_BROKEN, {"output": output})
     if claimed and (unclear := case.number("SELECT count(*) FROM broken WHERE own")):

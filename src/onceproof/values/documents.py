@@ -22,7 +22,6 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-import duckdb
 from duckdb.func import SPECIAL
 
 #: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL if the text is not a JSON object.

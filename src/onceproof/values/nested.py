@@ -22,8 +22,6 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-import duckdb
-
 from onceproof.values.documents import Number, parse
 
 #: The SQL function: (text, DuckDB type) -> canonical text.

@@ -10,8 +10,6 @@ from __future__ import annotations
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation, localcontext
 from functools import lru_cache
 
-import duckdb
-
 #: The SQL function: (found text, expected text, absolute, relative) -> whether the number is within the tolerance.
 FUNCTION = "exactly_within"
 #: Enough digits for a double's range: 309 before the point, and as many after it.

@@ -132,6 +132,12 @@ def rewritten(case: Case, output: str) -> bool:
     return case.memo(("rewritten", output), lambda: case.number(query, {"output": output}) > 0)
 
 
+def hidden(case: Case, output: str) -> int:
+    """The number of records or changes in an output's log that no reader sees: their transaction was aborted, or is open."""
+    query = "SELECT count(*) FROM history.output WHERE output = $output AND visibility <> 'committed'"
+    return case.memo(("hidden", output), lambda: case.number(query, {"output": output}))
+
+
 def _last_of_each(visible: str, spec: OutputSpec) -> str:
     """SQL for the state that compacting the topic would leave (the records of a key are in order in one partition)."""
     structure = ", ".join(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # One row per producer epoch in an output: whether PRODUCER:EPOCH identifies a transaction.
 _TRANSACTIONS = """
-    CREATE VIEW judge.transactions AS
+    CREATE TABLE judge.transactions AS
     SELECT output, producer_id, producer_epoch, count(*) AS partitions, max(ended) AS markers
     FROM (SELECT output, producer_id, producer_epoch, "partition", count(DISTINCT txn_end_offset) AS ended
           FROM history.output WHERE txn_end_offset IS NOT NULL OR (visibility = 'open' AND producer_id IS NOT NULL) GROUP BY ALL)
@@ -39,7 +39,7 @@ _KAFKA_TXN = """CASE WHEN t.markers <= 1 THEN h.producer_id || ':' || h.producer
 
 
 def create_transactions(case: Case) -> None:
-    """Make the view ``judge.transactions``, once."""
+    """Make the table ``judge.transactions``, once."""
     case.once("transactions", lambda: case.sql(_TRANSACTIONS))
 
 

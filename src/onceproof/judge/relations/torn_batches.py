@@ -43,6 +43,8 @@ _OWN_TIMES = """
         WINDOW w AS (PARTITION BY producer_id, producer_epoch, "partition" ORDER BY "offset"))
     WHERE own"""
 
+_NO_OWN_TIMES = "CREATE OR REPLACE TEMP TABLE own_times (producer_id BIGINT, producer_epoch INTEGER)"
+
 _EMPTY = """
     CREATE TABLE judge.torn (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, topic VARCHAR, "partition" INTEGER,
                              "offset" BIGINT, place VARCHAR, main_place VARCHAR)"""
@@ -213,8 +215,12 @@ def _transactions(case: Case, output: str, claimed: bool) -> str | None:
     case.sql(_STRETCHES.format(output=literal(output)))
     if not claimed and case.number("SELECT count(*) FROM stretches WHERE ended IS NULL"):
         return None
-    find_own_times(case, output)
     changes.create_transactions(case)
+    several = "SELECT count(*) FROM judge.transactions WHERE output = $output AND markers > 1"
+    if case.number(several, {"output": output}):
+        find_own_times(case, output)
+    else:  # then no creation time decides anything
+        case.sql(_NO_OWN_TIMES)
     for statement in (_UNITS, _CLASSIFY):
         case.sql(statement.format(output=literal(output)))
     row = case.rows("""SELECT bool_or(outside) AS outside, count(*) FILTER (torn) AS torn,
