@@ -136,9 +136,9 @@ def create(case: Case) -> None:
     case.sql(
         "DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)"
     )
-    case.sql(_MISSING)
-    if not case.number("SELECT count(*) FROM judge.missing"):
+    if not case.number("SELECT count(*) FROM judge.tally WHERE lost > 0"):
         return
+    case.sql(_MISSING)
     struck.find_reasons(case)
     if case.number("SELECT count(*) FROM history.output WHERE visibility = 'open'"):
         case.changes()
