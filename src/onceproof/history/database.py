@@ -36,15 +36,26 @@ T = TypeVar("T")
 
 
 class _Functions:
-    """SQL functions in Python. A database gets each with the first statement that names it: making one takes two milliseconds."""
+    """SQL functions in Python. A database gets each with the first statement that names it: making one takes two milliseconds.
+
+    They are made on a connection of their own: on others a result may not be fetched yet, and once the connection is closed that
+    a function was made on, DuckDB crashes.
+    """
 
     def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
         self._db = db
+        self._maker: duckdb.DuckDBPyConnection | None = None
         self._missing = {**nested.FUNCTIONS, **documents.FUNCTIONS, **tolerance.FUNCTIONS}
 
     def provide(self, query: str) -> None:
         for name in [name for name in self._missing if name in query]:
-            self._missing.pop(name)(self._db)
+            self._maker = self._maker or self._db.cursor()
+            self._missing.pop(name)(self._maker)
+
+    def close(self) -> None:
+        """To be called when no other connection to the database is open."""
+        if self._maker is not None:
+            self._maker.close()
 
 
 class Connection:
@@ -65,6 +76,7 @@ class Connection:
         self.run = history.run
         self.scenario = scenario
         self.folder = folder
+        self._is_first = of is None
         self._functions = _Functions(db) if of is None else of._functions
         self.sql("SET enable_progress_bar = false")  # it would print to standard output, which is for the verdict
 
@@ -118,6 +130,8 @@ class Connection:
         # Raised if a statement ignored the interrupt and still runs; the exception that interrupted it is already on its way.
         with suppress(duckdb.Error):
             self.db.close()
+            if self._is_first:
+                self._functions.close()
 
 
 class Database(Connection):
