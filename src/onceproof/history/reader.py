@@ -42,8 +42,7 @@ def open_history(run_dir: Path) -> History:
 
 
 def _check(path: Path, expected: pa.Schema) -> pq.FileMetaData:
-    footer = _footer(path)
-    schema = footer.schema.to_arrow_schema()
+    footer, schema = _footer(path)
     found = (schema.metadata or {}).get(VERSION_KEY, b"none").decode()
     if found != str(VERSION):
         raise HistoryError(
@@ -57,9 +56,10 @@ def _check(path: Path, expected: pa.Schema) -> pq.FileMetaData:
     return footer
 
 
-def _footer(path: Path) -> pq.FileMetaData:
+def _footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
     try:
-        return pq.read_metadata(path)
+        footer = pq.read_metadata(path)
+        return footer, footer.schema.to_arrow_schema()
     except FileNotFoundError:
         raise HistoryError(f"the history is incomplete: {path} is missing", hint=_incomplete(path)) from None
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
