@@ -182,6 +182,10 @@ class DivergedReplay(Checker):
             yield finding(case, "diverged-replay", rows, summary, _WITNESSES, _argument, at=at, transient=transient)
 
 
+def _find_replayed(case: Case) -> None:
+    case.sql(_REPLAYED, {"began": case.run.wall_start})
+
+
 def _collect(case: Case, output: str) -> str | None:
     """Add the diverged writes of one output. Returns why they cannot be found, or None."""
     spec = case.scenario.outputs[output]
@@ -200,7 +204,7 @@ def _collect(case: Case, output: str) -> str | None:
         case.sql(_BY_CAUSE, {"output": output, "all": every})
     else:
         case.all_rows()
-        case.once("replayed", lambda: case.sql(_REPLAYED, {"began": case.run.wall_start}))
+        case.once("replayed", lambda: _find_replayed(case))
         timed = """SELECT count(*) FROM replayed WHERE output = $output AND from_ms IS NULL"""
         if case.number(timed, {"output": output}):
             return "a batch was replayed, and the history does not record at which wall-clock time it ran"

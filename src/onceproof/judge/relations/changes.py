@@ -40,7 +40,11 @@ _KAFKA_TXN = """CASE WHEN t.markers <= 1 THEN h.producer_id || ':' || h.producer
 
 def create_transactions(case: Case) -> None:
     """Make the table ``judge.transactions``, once."""
-    case.once("transactions", lambda: case.sql(_TRANSACTIONS))
+    case.once("transactions", lambda: _create_transactions(case))
+
+
+def _create_transactions(case: Case) -> None:
+    case.sql(_TRANSACTIONS)
 
 
 def create(case: Case) -> None:
