@@ -15,7 +15,7 @@ from onceproof.values import documents, nested, tolerance
 
 from .conftest import StoredRun
 
-#: A correct run with a table and a topic took 135 calls when this was written. A few more are no harm.
+#: A correct run with a table and a topic takes 128 today.
 _MOST = 150
 
 

@@ -118,7 +118,7 @@ _MISSING = """
 
 
 def create(case: Case) -> None:
-    """Make the tables. ``case.differs`` tells whether the sides differ: if not, all of the tables are empty."""
+    """Make the tables, and set ``case.differs``. If the sides do not differ, all of the tables are empty."""
     case.sql(f"{_UNEQUAL}; {_TABLES}")
     case.differs = case.number("SELECT count(*) FROM judge.unequal") > 0
     if not case.differs:
