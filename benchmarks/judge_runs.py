@@ -80,7 +80,9 @@ def keys_of(size: int) -> int:
     return min(KEYS // PARTITIONS, size // PARTITIONS // 8)
 
 
-def write_run(folder: Path, size: int, kind: str, damage: Damage, keys: int | None = None) -> None:
+def write_run(
+    folder: Path, size: int, kind: str, damage: Damage, keys: int | None = None, batches: int = BATCHES
+) -> None:
     """Write a run directory with ``size`` input records and, except for the damage, as many effects."""
     each = size // PARTITIONS
     keys = keys_of(size) if keys is None else keys
@@ -89,8 +91,8 @@ def write_run(folder: Path, size: int, kind: str, damage: Damage, keys: int | No
         written = [
             0
         ] * PARTITIONS  # offsets used so far in the output; for Postgres the changes so far, in the first element
-        for batch in range(BATCHES):
-            start, end = each * batch // BATCHES, each * (batch + 1) // BATCHES
+        for batch in range(batches):
+            start, end = each * batch // batches, each * (batch + 1) // batches
             for partition in range(PARTITIONS):
                 _write_input(writer, partition, start, end, keys)
                 offsets = _effects(partition, start, end, damage)
@@ -105,7 +107,7 @@ def write_run(folder: Path, size: int, kind: str, damage: Damage, keys: int | No
                     [{**row, "changes": sum(len(_effects(p, start, end, damage)) for p in range(PARTITIONS))}],
                 )
             writer.append("batches", list(_batches(batch, start, end)))
-        where = [{"query": "q", "batch": BATCHES - 1, "topic": "flights", "partition": p} for p in range(PARTITIONS)]
+        where = [{"query": "q", "batch": batches - 1, "topic": "flights", "partition": p} for p in range(PARTITIONS)]
         writer.append("progress", [{**row, "end_offset": each} for row in where])
         writer.append("partitions", list(_partitions(kind, each, written)))
     (folder / "run.json").write_text(json.dumps(_document(size, kind)))

@@ -163,24 +163,27 @@ class DivergedReplay(Checker):
     by_digest = True
 
     def check(self, case: Case) -> Results:
-        if not case.number("SELECT count(*) FROM judge.output_batches WHERE replayed"):
-            return
-        case.sql(_REPLAYED, {"began": case.run.wall_start})
-        outputs = {row["output"] for row in case.rows("SELECT DISTINCT output FROM replayed")}
+        replayed = case.sql("SELECT DISTINCT output FROM judge.output_batches WHERE replayed").fetchall()
+        outputs = {output for (output,) in replayed}
         if not outputs.intersection(case.outputs):
             return
         case.compare()
-        case.changes()
         case.sql(_CREATE)
         for output in case.outputs:
             if output in outputs and (gap := _collect(case, output)) is not None:
                 yield Gap(output, gap)
+        if not case.number("SELECT count(*) FROM diverged"):
+            return
         for rows in by(case.rows(_TOTALS), "output", "survives"):
             transient = not rows[0]["survives"]
             end = "; the content is right at the end" if transient else ""
             summary = f"{counted(case, rows)} that a replayed batch wrote with other content than before{end}"
             at = ["place", "again_place"]
             yield finding(case, "diverged-replay", rows, summary, _WITNESSES, _argument, at=at, transient=transient)
+
+
+def _find_replayed(case: Case) -> None:
+    case.sql(_REPLAYED, {"began": case.run.wall_start})
 
 
 def _collect(case: Case, output: str) -> str | None:
@@ -195,12 +198,17 @@ def _collect(case: Case, output: str) -> str | None:
         every = sources.rewritten(case, output)
         if every:
             case.all_rows()
+        elif not case.differs:
+            return None
+        case.changes()
         case.sql(_BY_CAUSE, {"output": output, "all": every})
     else:
         case.all_rows()
+        case.once("replayed", lambda: _find_replayed(case))
         timed = """SELECT count(*) FROM replayed WHERE output = $output AND from_ms IS NULL"""
         if case.number(timed, {"output": output}):
             return "a batch was replayed, and the history does not record at which wall-clock time it ran"
+        case.changes()
         case.sql(_BY_TIME, {"output": output})
     case.sql(_DIVERGED, {"output": output, "upsert": upsert})
     return None

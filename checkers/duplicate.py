@@ -296,7 +296,7 @@ class Duplicate(Checker):
 
     def check(self, case: Case) -> Results:
         misplacement.create(case)
-        if not case.number("SELECT count(*) FROM judge.remaining WHERE extra > 0"):
+        if not case.differs or not case.number("SELECT count(*) FROM judge.remaining WHERE extra > 0"):
             return
         case.caused()
         for table in (_COPIES, _SUSPECTS, _ZOMBIES, _RESENT, _TWINS, _ATTRIBUTED):

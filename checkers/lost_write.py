@@ -128,6 +128,8 @@ class LostWrite(Checker):
 
     def check(self, case: Case) -> Results:
         misplacement.create(case)
+        if not case.differs:
+            return
         for rows in by(case.rows(_TOTALS, {"drained": case.drained}), "output", "source"):
             unsettled = _unsettled(case, rows) if rows[0]["source"] == "unknown" else None
             summary = _summary(case, rows)

@@ -139,9 +139,11 @@ class PrecommittedRead(Checker):
     def check(self, case: Case) -> Results:
         misplacement.create(case)
         case.sql(_CREATE)
-        if case.number("SELECT count(*) FROM judge.dirty WHERE kind = 'open'"):
+        if case.differs and case.number("SELECT count(*) FROM judge.dirty WHERE kind = 'open'"):
             case.sql(_OPEN)
         yield from _by_time(case)
+        if not case.number("SELECT count(*) FROM precommitted"):
+            return
         on_demand.load(case, "SELECT output, h FROM precommitted WHERE h IS NOT NULL")
         for rows in by(case.rows(_TOTALS), "output"):
             how = ", ".join(sums(rows, "label"))

@@ -207,7 +207,7 @@ class Reordered(Checker):
             yield from within
             if keyed and case.scenario.pipeline.one_by_one:
                 yield from _across_keys(case, output, sum(late.total for late in within))
-            if order != "none" and (split := _split(case, output, keyed)):
+            if order != "none" and not spec.has_rows and (split := _split(case, output, keyed)):
                 yield Gap(output, split)
 
 

@@ -157,7 +157,7 @@ class SinkDisagreement(Checker):
             return
         yield from _incomparable(case)
         misplacement.create(case)
-        if not case.number("SELECT count(*) FROM judge.tally"):
+        if not case.differs or not case.number("SELECT count(*) FROM judge.tally"):
             return
         upserts = ", ".join(literal(name) for name, spec in case.outputs.items() if spec.kind == "upsert") or "''"
         case.sql(_FAULTY.format(upserts=upserts))

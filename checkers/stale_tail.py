@@ -111,6 +111,8 @@ class StaleTail(Checker):
         if case.drained:
             return
         misplacement.create(case)
+        if not case.differs:
+            return
         for rows in by(case.rows(_TOTALS), "output"):
             output, what = rows[0]["output"], f"{counted(case, rows)} missing beyond recorded progress"
             if case.run.imported:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onceproof.base.words import are, times
+from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, Results, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
@@ -173,6 +174,8 @@ class TornBatch(Checker):
 
 
 def _in_steps(case: Case, output: str) -> Iterator[Finding]:
+    if not case.number("SELECT count(*) FROM judge.torn"):
+        return
     if rows := case.rows(_APART, {"output": output}):
         yield finding(
             case,
@@ -197,9 +200,8 @@ def _step_argument(case: Case, row: Row) -> str:
 
 
 def _in_part(case: Case, output: str) -> Iterator[Finding]:
-    if not case.number(
-        "SELECT count(*) FROM judge.lost WHERE output = $output AND batch IS NOT NULL", {"output": output}
-    ):
+    lost = "SELECT count(*) FROM judge.lost WHERE output = $output AND batch IS NOT NULL"
+    if not case.differs or not case.number(lost, {"output": output}):
         return
     case.sql(_PARTIAL, {"output": output})
     for rows in by(case.rows(_PARTIAL_TOTALS, {"drained": case.drained}), "stays"):
@@ -235,6 +237,8 @@ def _no_transactions(case: Case, output: str) -> str | None:
 
 
 def _broken(case: Case, output: str, *, claimed: bool) -> Results:
+    if not sources.hidden(case, output):
+        return
     torn_batches.find_own_times(case, output)
     case.sql(_BROKEN, {"output": output})
     if claimed and (unclear := case.number("SELECT count(*) FROM broken WHERE own")):
@@ -244,6 +248,7 @@ def _broken(case: Case, output: str, *, claimed: bool) -> Results:
             "clock that advances: the job may set them itself, and they do not tell which records are of one transaction",
         )
     if total := case.number("SELECT sum(hidden) FROM broken WHERE NOT own"):
+        case.changes()
         rows = [{"output": output, "total": total}]
         summary = f"{times(total, 'record')} not committed, in transactions whose other records are"
         at = ["present", "place"]

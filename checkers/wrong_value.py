@@ -111,7 +111,7 @@ class WrongValue(Checker):
 
     def check(self, case: Case) -> Results:
         misplacement.create(case)
-        if not case.number("SELECT count(*) FROM judge.remaining WHERE wrong > 0"):
+        if not case.differs or not case.number("SELECT count(*) FROM judge.remaining WHERE wrong > 0"):
             return
         case.sql(_WRONG)
         for (output,) in case.sql("SELECT DISTINCT output FROM wrong_values ORDER BY output").fetchall():

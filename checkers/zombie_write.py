@@ -251,6 +251,7 @@ class ZombieWrite(Checker):
         if not case.number("SELECT count(*) FROM judge.zombies"):
             return
         case.compare()
+        case.changes()
         case.sql(_JUDGED, {"states": [name for name, spec in case.outputs.items() if spec.kind != "append"]})
         for rows in by(case.rows(_TOTALS), "output", "source"):
             writes, left = times(total_of(rows), "write"), _LEFT[rows[0]["source"]]
@@ -269,7 +270,6 @@ class ZombieWrite(Checker):
 def _create(case: Case) -> None:
     """Make an empty table, which `_of_output` fills."""
     case.caused()
-    case.changes()
     case.sql(_EMPTY)
 
 
@@ -298,13 +298,15 @@ def _of_output(case: Case, output: str) -> str | None:
 
 
 def _taken_over(case: Case) -> bool:
-    return case.number("SELECT count(DISTINCT planned_by) FROM history.batches") > 1
+    starts = "SELECT count(DISTINCT planned_by) FROM history.batches"
+    return case.memo(("starts",), lambda: case.number(starts)) > 1
 
 
 def _by_epoch(case: Case, output: str, how: str, *, scope: str, epoch: str) -> None:
     case.sql(_OUTDATED.format(output=literal(output), scope=scope, epoch=epoch))
     if case.number("SELECT count(*) FROM outdated"):
         case.all_rows()
+        case.changes()
         case.sql(_FROM_WRITES.format(output=literal(output), how=literal(how)))
 
 

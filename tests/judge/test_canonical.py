@@ -23,7 +23,8 @@ Canon = Callable[[str, str], str]
 def canon() -> Canon:
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
     connection.execute("SET TimeZone = 'UTC'")
-    nested.register(connection)
+    for register in nested.FUNCTIONS.values():
+        register(connection)
 
     def of(sql_type: str, text: str) -> str:
         row = connection.execute(f"SELECT {canonical(sql_type, '$text')}", {"text": text}).fetchone()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
-import pyarrow.parquet as pq
 
 from onceproof.history.reader import History
 from onceproof.history.schema import LATER, TABLES
-from onceproof.history.statements import Rows, execute
+from onceproof.history.statements import Row, Rows, execute, fetch
 from onceproof.scenario.model import Scenario
 from onceproof.values import documents, nested, tolerance
 from onceproof.values.canonical import literal
@@ -33,30 +32,79 @@ _SAMPLE = 100
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
+T = TypeVar("T")
+
+
+class _Functions:
+    """SQL functions in Python. A database gets each with the first statement that names it: making one takes two milliseconds.
+
+    They are made on a connection of their own: on others a result may not be fetched yet, and once the connection is closed that
+    a function was made on, DuckDB crashes.
+    """
+
+    def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
+        self._db = db
+        self._maker: duckdb.DuckDBPyConnection | None = None
+        self._missing = {**nested.FUNCTIONS, **documents.FUNCTIONS, **tolerance.FUNCTIONS}
+
+    def provide(self, query: str) -> None:
+        for name in [name for name in self._missing if name in query]:
+            self._maker = self._maker or self._db.cursor()
+            self._missing.pop(name)(self._maker)
+
+    def close(self) -> None:
+        """To be called when no other connection to the database is open."""
+        if self._maker is not None:
+            self._maker.close()
+
+
 class Connection:
     """A connection to a database over a stored run."""
 
-    def __init__(self, db: duckdb.DuckDBPyConnection, history: History, scenario: Scenario, folder: Path) -> None:
+    def __init__(
+        self,
+        db: duckdb.DuckDBPyConnection,
+        history: History,
+        scenario: Scenario,
+        folder: Path,
+        *,
+        of: Connection | None = None,
+    ) -> None:
+        """``of``: the connection that ``db`` is a cursor of. It outlives this one."""
         self.db = db
         self.history = history
         self.run = history.run
         self.scenario = scenario
         self.folder = folder
+        self._is_first = of is None
+        self._functions = _Functions(db) if of is None else of._functions
         self.sql("SET enable_progress_bar = false")  # it would print to standard output, which is for the verdict
 
     def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:
+        return self._run(execute, query, values)
+
+    def _fetched(self, query: str, values: dict[str, Any] | None) -> tuple[list[str], list[Row]]:
+        """The names of the columns, and all rows."""
+        return self._run(fetch, query, values)
+
+    def _run(
+        self,
+        how: Callable[[duckdb.DuckDBPyConnection, str, dict[str, Any] | None], T],
+        query: str,
+        values: dict[str, Any] | None,
+    ) -> T:
+        self._functions.provide(query)
         for room in _ROOMY:
             try:
-                return execute(self.db, query, values)
+                return how(self.db, query, values)
             except duckdb.OutOfMemoryException:
                 execute(self.db, f"SET memory_limit = '{room}'", None)
-        return execute(self.db, query, values)
+        return how(self.db, query, values)
 
     def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """All rows as column -> value. For small results, such as those that findings are made of."""
-        result = self.sql(query, values)
-        names = result.columns
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+        names, rows = self._fetched(query, values)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def pages(self, query: str, values: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
         """The result in pieces, for results of any size. Other statements may run between two pieces."""
@@ -75,13 +123,15 @@ class Connection:
                 yield [dict(zip(names, row, strict=True)) for row in piece]
 
     def number(self, query: str, values: dict[str, Any] | None = None) -> int:
-        row = self.sql(query, values).fetchone()
-        return int(row[0] or 0) if row else 0
+        _, rows = self._fetched(query, values)
+        return int(rows[0][0] or 0) if rows else 0
 
     def close(self) -> None:
         # Raised if a statement ignored the interrupt and still runs; the exception that interrupted it is already on its way.
         with suppress(duckdb.Error):
             self.db.close()
+            if self._is_first:
+                self._functions.close()
 
 
 class Database(Connection):
@@ -101,20 +151,19 @@ class Database(Connection):
             settings["threads"] = 1
         where = ":memory:" if self.small else str(folder / "case.duckdb")
         super().__init__(duckdb.connect(where, config=settings), history, scenario, folder)
-        nested.register(self.db)
-        documents.register(self.db)
-        tolerance.register(self.db)
         # GLOBAL: also for connections made from this one.
-        self.sql("SET GLOBAL TimeZone = 'UTC'")
-        self.sql("SET autoinstall_known_extensions = false")
-        # Otherwise a table's name could refer to a Python variable.
-        self.sql("SET GLOBAL python_enable_replacements = false")
-        self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: not worth memory
-        self.sql(f"SET allowed_paths = {_list(files)}")
-        # `run_files.refuse_links` has made sure that no link leads out of these folders.
-        folders = [history.run_dir / "history", folder] if whole_run else [folder]
-        self.sql(f"SET allowed_directories = {_list(folders)}")
-        self.sql("SET enable_external_access = false")
+        settings = {
+            "GLOBAL TimeZone": "'UTC'",
+            "autoinstall_known_extensions": "false",
+            # Otherwise a table's name could refer to a Python variable.
+            "GLOBAL python_enable_replacements": "false",
+            "enable_external_file_cache": "false",  # the files are read once or twice: not worth memory
+            "allowed_paths": _list(files),
+            # `run_files.refuse_links` has made sure that no link leads out of these folders.
+            "allowed_directories": _list([history.run_dir / "history", folder] if whole_run else [folder]),
+            "enable_external_access": "false",
+        }
+        self.sql("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
 
 def common_shape(db: Connection, text: str, source: str) -> Shape | None:
@@ -127,14 +176,15 @@ def common_shape(db: Connection, text: str, source: str) -> Shape | None:
     return None if db.sql(other).fetchall() else shape
 
 
-def observed_rows(table: str, file: Path) -> str:
+def observed_rows(history: History, table: str) -> str:
     """A query for the rows of a history's table, with `later_columns`."""
-    return f"SELECT *{later_columns(table, file)} FROM read_parquet({literal(str(file))})"  # noqa: S608
+    file = literal(str(history.tables[table]))
+    return f"SELECT *{later_columns(history, table)} FROM read_parquet({file})"  # noqa: S608
 
 
-def later_columns(table: str, file: Path) -> str:
-    """SQL that adds, as NULL, the columns of `LATER` that the file lacks."""
-    has = pq.read_schema(file).names
+def later_columns(history: History, table: str) -> str:
+    """SQL that adds, as NULL, the columns of `LATER` that the table's file lacks."""
+    has = history.footers[table].schema.names
     later = [column for column in LATER if column in TABLES[table].names and column not in has]
     return "".join(f", NULL::VARCHAR AS {column}" for column in later)
 
@@ -145,10 +195,13 @@ def _list(paths: Iterable[Path]) -> str:
 
 def memory_mb(history: History) -> int:
     """The memory limit of a database over this history, in MB, before any statement needed more."""
-    records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
+    records: int = sum(history.footers[table].num_rows for table in ("input", "output"))
     return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
 
 
 def _bytes(history: History) -> int:
-    files = [pq.read_metadata(path) for path in history.tables.values()]
-    return sum(file.row_group(number).total_byte_size for file in files for number in range(file.num_row_groups))
+    return sum(
+        footer.row_group(number).total_byte_size
+        for footer in history.footers.values()
+        for number in range(footer.num_row_groups)
+    )

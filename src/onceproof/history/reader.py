@@ -25,6 +25,8 @@ class History:
     """Table of `onceproof.history.schema` -> its Parquet file."""
     static: Mapping[str, Path]
     """Static table of a data set -> its Parquet file."""
+    footers: Mapping[str, pq.FileMetaData]
+    """Table of `onceproof.history.schema` -> the footer of its file, as it was when the history was opened."""
 
 
 def open_history(run_dir: Path) -> History:
@@ -32,16 +34,15 @@ def open_history(run_dir: Path) -> History:
     run = RunRecord.read(run_dir)
     folder = run_dir / "history"
     tables = {name: folder / f"{name}.parquet" for name in TABLES}
-    for name, path in tables.items():
-        _check(path, TABLES[name])
+    footers = {name: _check(path, TABLES[name]) for name, path in tables.items()}
     static = {path.stem: path for path in sorted((folder / "tables").glob("*.parquet"))}
     for path in static.values():
         _footer(path)
-    return History(run_dir, run, tables, static)
+    return History(run_dir, run, tables, static, footers)
 
 
-def _check(path: Path, expected: pa.Schema) -> None:
-    schema = _footer(path)
+def _check(path: Path, expected: pa.Schema) -> pq.FileMetaData:
+    footer, schema = _footer(path)
     found = (schema.metadata or {}).get(VERSION_KEY, b"none").decode()
     if found != str(VERSION):
         raise HistoryError(
@@ -52,11 +53,13 @@ def _check(path: Path, expected: pa.Schema) -> None:
         theirs, ours = set(map(str, schema)), set(map(str, expected))
         difference = f"it lacks {sorted(ours - theirs)} and has {sorted(theirs - ours)} instead"
         raise HistoryError(f"{path} has other columns than a history of version {VERSION}: {difference}", hint=AGAIN)
+    return footer
 
 
-def _footer(path: Path) -> pa.Schema:
+def _footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
     try:
-        return pq.read_schema(path)
+        footer = pq.read_metadata(path)
+        return footer, footer.schema.to_arrow_schema()
     except FileNotFoundError:
         raise HistoryError(f"the history is incomplete: {path} is missing", hint=_incomplete(path)) from None
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

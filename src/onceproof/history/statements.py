@@ -54,6 +54,16 @@ def execute(db: duckdb.DuckDBPyConnection, query: str, values: dict[str, Any] | 
     return Rows(db)
 
 
+def fetch(db: duckdb.DuckDBPyConnection, query: str, values: dict[str, Any] | None) -> tuple[list[str], list[Row]]:
+    """Run one statement; return the names of its columns, and all rows, which must be few. Raises what `execute` raises."""
+
+    def call() -> tuple[list[str], list[Row]]:
+        rows = db.execute(query, values).fetchall()
+        return [column[0] for column in db.description or []], rows
+
+    return interruptible(db, call)
+
+
 def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
     """The result of ``call``, which uses ``db``. An exception in this thread interrupts it."""
     done: Future[T] = Future()

@@ -18,35 +18,26 @@ _PLAIN = """
               FROM history.batches WHERE end_offset > start_offset) WHERE next < end_offset)
     AND NOT EXISTS (FROM judge.held WHERE n <> high - low + 1)"""
 
-_HELD = """
-    CREATE TABLE IF NOT EXISTS judge.held AS
-    SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
-    WHERE visibility = 'committed' GROUP BY ALL"""
+_PLANNED = "(FROM history.batches WHERE end_offset > start_offset)"
 
-_BY_RANGE = """
+_BY_RANGE = f"""
     SELECT p.query, p.batch, sum(greatest(least(p.end_offset, h.high + 1) - greatest(p.start_offset, h.low), 0))::BIGINT AS records
-    FROM planned p JOIN judge.held h ON h.topic = p.topic AND h."partition" = p."partition" GROUP BY ALL"""
+    FROM {_PLANNED} p JOIN judge.held h ON h.topic = p.topic AND h."partition" = p."partition" GROUP BY ALL"""  # noqa: S608
 
 # An ASOF join against the few planned ranges scans the input once, whatever the number of batches.
-_BY_RECORD = """
+_BY_RECORD = f"""
     SELECT p.query, p.batch, count(*) FILTER (i."offset" < p.end_offset) AS records
-    FROM history.input i JOIN (SELECT DISTINCT query, topic, "partition" FROM planned) r
+    FROM history.input i JOIN (SELECT DISTINCT query, topic, "partition" FROM {_PLANNED}) r
         ON r.topic = i.topic AND r."partition" = i."partition"
-    ASOF JOIN planned p ON p.query = r.query AND p.topic = i.topic AND p."partition" = i."partition"
+    ASOF JOIN {_PLANNED} p ON p.query = r.query AND p.topic = i.topic AND p."partition" = i."partition"
         AND i."offset" >= p.start_offset
-    WHERE i.visibility = 'committed' GROUP BY ALL"""
+    WHERE i.visibility = 'committed' GROUP BY ALL"""  # noqa: S608
 
 _BATCHES = """
-    WITH planned AS (FROM history.batches WHERE end_offset > start_offset),
-    taken AS ({taken}),
-    active AS (SELECT query, batch, list(DISTINCT fault ORDER BY fault) AS faults FROM judge.windows GROUP BY ALL)
-    SELECT b.query, b.batch, min(b.planned_by) AS planned_by, min(b.committed_by) AS committed_by,
-           coalesce(any_value(t.records), 0) AS records, any_value(a.faults) AS faults,
-           count(b.committed_by) > 0 AS committed
-    FROM history.batches b
-    LEFT JOIN taken t ON t.query = b.query AND t.batch = b.batch
-    LEFT JOIN active a ON a.query = b.query AND a.batch = b.batch
-    GROUP BY b.query, b.batch ORDER BY b.query, b.batch"""
+    SELECT query, batch, min(planned_by) AS planned_by, min(committed_by) AS committed_by, count(committed_by) > 0 AS committed
+    FROM history.batches GROUP BY query, batch ORDER BY query, batch"""
+
+_ACTIVE = "SELECT query, batch, fault FROM judge.windows ORDER BY ALL"
 
 
 def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tuple[BatchReport, ...]:
@@ -62,12 +53,17 @@ def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tup
             counts[finding.anomaly] = counts.get(finding.anomaly, 0) + effects
     all_located = all(sum(f.batches.values()) >= f.total for f in violations)
     result = []
-    case.sql(_HELD)
-    taken = _BY_RANGE if case.number(_PLAIN) else _BY_RECORD
-    for row in case.rows(_BATCHES.format(taken=taken)):
+    # A small history has few records to look at.
+    by_range = not case.small and case.number(_PLAIN)
+    taken = {(q, batch): records for q, batch, records in case.sql(_BY_RANGE if by_range else _BY_RECORD).fetchall()}
+    active: dict[tuple[str, int], tuple[str, ...]] = {}
+    for q, batch, fault in case.sql(_ACTIVE).fetchall():
+        active[q, batch] = (*active.get((q, batch), ()), fault)
+    for row in case.rows(_BATCHES):
+        key = (row["query"], row["batch"])
         anomalies = by_batch.get(f"{row['query']}/{row['batch']}", {})
         held = row.pop("committed") and conclusive and all_located
         verdict = Outcome.VIOLATED if anomalies else Outcome.HELD if held else Outcome.INCONCLUSIVE
-        faults = tuple(row.pop("faults") or ())
-        result.append(BatchReport(**row, faults=faults, verdict=verdict, anomalies=anomalies))
+        records, faults = taken.get(key, 0), active.get(key, ())
+        result.append(BatchReport(**row, records=records, faults=faults, verdict=verdict, anomalies=anomalies))
     return tuple(result)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from onceproof.base.errors import NotEvaluated
@@ -209,6 +210,11 @@ class _Evidence:
             where = "" if output is None else f" on output {output}"
             self.doubts.append(f"{name} could not be evaluated{where}: {why}")
 
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Known when all checkers have run."""
+        return _counts(self.case)
+
     def verdict(self) -> Verdict:
         faults = _faults(self.case)
         violations = [f for f in self.findings if f.violates]
@@ -217,12 +223,12 @@ class _Evidence:
             outcome = Outcome.VIOLATED
             also = [f"in addition, this could not be proved: {doubt}" for doubt in doubts]
             reasons = [f"{f.anomaly} in {self._where(f)}: {f.summary}" for f in violations]
-            reasons = _wrote_nothing(self.case) + reasons + also
+            reasons = _wrote_nothing(self.case, self.counts) + reasons + also
             reasons += [f"the output was judged {self.case.answer.basis}"] if self.case.answer.basis else []
         elif doubts:
             outcome, reasons = Outcome.INCONCLUSIVE, doubts
         else:
-            outcome, reasons = Outcome.HELD, [_held(self.case, faults)]
+            outcome, reasons = Outcome.HELD, [_held(self.case, faults, self.counts)]
         scenario = self.case.scenario
         if self.case.run.nudged:
             silence = f"{scenario.limits.stuck_s:g} s of silence"
@@ -243,7 +249,7 @@ class _Evidence:
                 **self.not_evaluated,
                 **{f"{record_key.COLUMN}@{output}": why for output, why in self.case.not_compared.items()},
             },
-            counts=_counts(self.case),
+            counts=self.counts,
             batches=batches.reports(self.case, self.findings, conclusive=self._conclusive()),
             ignored=_ignored(scenario),
             seed=scenario.seed if self.case.run.seed is None else self.case.run.seed,
@@ -270,7 +276,7 @@ class _Evidence:
             return [f"no input was fed: {run.drain_note}{from_log}", *modes]  # this explains all other doubts
         if run.never_reads:
             return [f"{run.drain_note}{from_log}", *modes]  # likewise
-        doubts = [*modes, *_screened(case), *_emptiness(case)]
+        doubts = [*modes, *_screened(case), *_emptiness(case, self.counts)]
         doubts += [*ledger.doubts(case), *removed.doubts(case)]
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
@@ -324,32 +330,34 @@ def _unjudged(case: Case) -> list[str]:
     return list(dict.fromkeys(why for output in scenario.outputs for why in unjudged(scenario.claim_of(output))))
 
 
-def _emptiness(case: Case) -> list[str]:
+def _emptiness(case: Case, counts: Mapping[str, int]) -> list[str]:
     """Why any pipeline would be held in this run: it has no input, or nothing is expected of it."""
     # A slice with effects that have no single cause holds no input: it stores what is expected.
-    if case.oracle.kind != "slice" and not case.number(_INPUT):
+    if case.oracle.kind != "slice" and not counts["input"]:
         return ["the input topics hold no committed record"]
     doubts = []
     for output in case.expectations:
         if case.scenario.outputs[output].is_side_output:
             continue
-        if not case.expected_in(output):
+        if not (counts.get(f"expected.{output}") or case.expected_in(output)):
             dead_in = [n for n, s in case.outputs.items() if s.dead_letter_of == output and f"dead.{n}" in case.notes]
             all_dead = f"every row that output {output} must hold is in {' and '.join(dead_in)}"
             doubts.append(all_dead if dead_in else f"the oracle expects nothing in output {output}")
-        elif (claim := _claim_that_allows_emptiness(case.scenario.claim_of(output))) and not case.effects_of(output):
+        elif (claim := _claim_that_allows_emptiness(case.scenario.claim_of(output))) and not (
+            counts.get(f"effects.{output}") or case.effects_of(output)
+        ):
             doubts.append(f"output {output} is empty, which {claim} always allows")
     return doubts
 
 
-def _wrote_nothing(case: Case) -> list[str]:
+def _wrote_nothing(case: Case, counts: Mapping[str, int]) -> list[str]:
     """One sentence per empty output that should not be empty: more useful than the number of lost effects alone."""
     if case.oracle.kind == "slice":  # all effects in a slice may be lost ones
         return []
     sentences = []
     for output in case.expectations:
-        expected = case.expected_in(output)
-        if expected and not case.effects_of(output):
+        expected = counts[f"expected.{output}"]
+        if expected and not counts[f"effects.{output}"]:
             kind = times(expected, noun(case, output))
             sentences.append(f"nothing was written to output {output}, where {kind} {are(expected)} expected")
     tail = case.run.job.log_tail if case.run.job is not None else None
@@ -394,16 +402,19 @@ def _faults(case: Case) -> list[FaultReport]:
 def _counts(case: Case) -> dict[str, int]:
     counts = {"input": case.number(_INPUT)}
     if case.no_oracle is None:
+        expected, effects = (
+            dict(case.sql(f"SELECT output, count(*) FROM judge.{side}_digests GROUP BY output").fetchall())  # noqa: S608
+            for side in ("expected", "effect")
+        )
         for output in case.expectations:
-            counts[f"expected.{output}"] = case.expected_in(output)
-            counts[f"effects.{output}"] = case.effects_of(output)
+            counts[f"expected.{output}"] = expected.get(output, 0)
+            counts[f"effects.{output}"] = effects.get(output, 0)
     counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM history.batches")
     counts["restarts"] = max(case.run.job.starts - 1, 0) if case.run.job is not None else 0
     return {**counts, **case.notes}
 
 
-def _held(case: Case, faults: list[FaultReport]) -> str:
-    counts = _counts(case)
+def _held(case: Case, faults: list[FaultReport], counts: Mapping[str, int]) -> str:
     effects = sum(number for name, number in counts.items() if name.startswith("effects."))
     if case.run.imported:
         under = "; imported history: no fault was exercised"

@@ -22,7 +22,6 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-import duckdb
 from duckdb.func import SPECIAL
 
 #: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL if the text is not a JSON object.
@@ -58,11 +57,6 @@ _WORDS = {"nan", "inf", "infinity", "+inf", "+infinity", "-inf", "-infinity"}
 
 class Number(str):
     """The digits of a JSON number, kept as text so that it does not become a float."""
-
-
-def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(IS_JSON, is_json, ["VARCHAR"], "BOOLEAN", null_handling=SPECIAL)
-    db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling=SPECIAL)
 
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=str)
@@ -297,3 +291,12 @@ class NumbersByPath:
 def fields_of(named: Mapping[str, tuple[str, str]]) -> str:
     """The second argument of `FUNCTION`: column -> (name, kind)."""
     return json.dumps(named)
+
+
+#: Name of each SQL function -> what makes it.
+FUNCTIONS = {
+    IS_JSON: lambda db: db.create_function(IS_JSON, is_json, ["VARCHAR"], "BOOLEAN", null_handling=SPECIAL),
+    FUNCTION: lambda db: db.create_function(
+        FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling=SPECIAL
+    ),
+}

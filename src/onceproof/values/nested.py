@@ -35,13 +35,6 @@ JSON_FUNCTION = "canonical_json"
 BLOB_FUNCTION, HEX_FUNCTION = "blobs_as_hex", "hex_as_blobs"
 
 
-def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(FUNCTION, canonical_nested, ["VARCHAR", "VARCHAR"], "VARCHAR")
-    db.create_function(JSON_FUNCTION, canonical_json, ["VARCHAR", "VARCHAR"], "VARCHAR")
-    db.create_function(BLOB_FUNCTION, blobs_as_hex, ["VARCHAR", "VARCHAR"], "VARCHAR")
-    db.create_function(HEX_FUNCTION, hex_as_blobs, ["VARCHAR", "VARCHAR"], "VARCHAR")
-
-
 def canonical_nested(text: str, sql_type: str) -> str:
     """``text`` as minified JSON with sorted members and shortest numbers; unchanged if it is not such a value."""
     is_array = sql_type.endswith("]") and (text.startswith("{") or _BOUNDS.match(text) is not None)
@@ -330,3 +323,19 @@ def _unquoted(field_: str) -> str:
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?", text) is not None
+
+
+def _maker(name: str, function: Callable[[str, str], str]) -> Callable[[duckdb.DuckDBPyConnection], object]:
+    return lambda db: db.create_function(name, function, ["VARCHAR", "VARCHAR"], "VARCHAR")
+
+
+#: Name of each SQL function -> what makes it.
+FUNCTIONS = {
+    name: _maker(name, function)
+    for name, function in (
+        (FUNCTION, canonical_nested),
+        (JSON_FUNCTION, canonical_json),
+        (BLOB_FUNCTION, blobs_as_hex),
+        (HEX_FUNCTION, hex_as_blobs),
+    )
+}

@@ -10,18 +10,12 @@ from __future__ import annotations
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation, localcontext
 from functools import lru_cache
 
-import duckdb
-
 #: The SQL function: (found text, expected text, absolute, relative) -> whether the number is within the tolerance.
 FUNCTION = "exactly_within"
 #: Enough digits for a double's range: 309 before the point, and as many after it.
 _EXACT = Context(prec=1_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 #: Relative to the numbers and the tolerance: more than four roundings of a double add up to (2 ** -53 each).
 _ROUNDING = 2.0**-50
-
-
-def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(FUNCTION, exactly_within, ["VARCHAR", "VARCHAR", "DOUBLE", "DOUBLE"], "BOOLEAN")
 
 
 def exactly_within(found: str, wanted: str, absolute: float, relative: float) -> bool:
@@ -47,3 +41,11 @@ def within(found: str, wanted: str, *, absolute: str, relative: str) -> str:
     return f"""CASE WHEN {distance} + {rounding} <= {limit} THEN true
                     WHEN {distance} - {rounding} > {limit} THEN false
                     ELSE {FUNCTION}({found}, {wanted}, {absolute}, {relative}) END"""
+
+
+#: Name of the SQL function -> what makes it.
+FUNCTIONS = {
+    FUNCTION: lambda db: db.create_function(
+        FUNCTION, exactly_within, ["VARCHAR", "VARCHAR", "DOUBLE", "DOUBLE"], "BOOLEAN"
+    )
+}

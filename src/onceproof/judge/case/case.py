@@ -43,6 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from onceproof.history.database import Database
 from onceproof.history.reader import History
@@ -52,6 +53,8 @@ from onceproof.oracle.contract.inputs import InputRecords
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.written import Form
+
+T = TypeVar("T")
 
 
 class Case(Database):
@@ -98,11 +101,14 @@ class Case(Database):
         """Output -> the form in which its values are written, if they are first compared as they are."""
         self.repeated: dict[str, int] = {}
         """Output -> how many identities are expected more than once. Not known for changelogs."""
+        self.differs = True
+        """Whether both sides differ in any output. If not, the tables of `compare` and ``judge.dirty`` are empty. Known after `compare`."""
         self.effect_sources: dict[str, str] = {}
         """Output -> SQL for its effects, still as observed (`onceproof.judge.case.sources`)."""
         self._on_demand = on_demand
         self._made: dict[str, Exception | None] = {}
         """The tables that were made -> the error that this raised, if any."""
+        self._facts: dict[tuple[str, ...], Any] = {}
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -118,6 +124,12 @@ class Case(Database):
         """Queries whose last watermark no batch has acted on, for one of these reasons, each with a sentence about it."""
         entries = (self.run.open_watermarks or {}).items()
         return sorted((query, entry.note) for query, entry in entries if entry is not None and entry.reason in reasons)
+
+    @property
+    def queries(self) -> list[str]:
+        """The queries that planned a batch, in alphabetical order."""
+        found = "SELECT DISTINCT query FROM history.batches ORDER BY query"
+        return self.memo(("queries",), lambda: [query for (query,) in self.sql(found).fetchall()])
 
     def effects_of(self, output: str) -> int:
         return self.number("SELECT count(*) FROM judge.effect_digests WHERE output = $output", {"output": output})
@@ -156,6 +168,13 @@ class Case(Database):
 
     def _demand(self, tables: str) -> None:
         self.once(tables, lambda: self._on_demand[tables](self))
+
+    def memo(self, name: tuple[str, ...], find: Callable[[], T]) -> T:
+        """What ``find`` gave the first time it was called under this name: for facts of the history, which does not change."""
+        if name not in self._facts:
+            self._facts[name] = find()
+        found: T = self._facts[name]
+        return found
 
     def once(self, tables: str, make: Callable[[], None]) -> None:
         """Call ``make`` the first time. Later calls raise the same error again, so that each checker reports the true cause."""

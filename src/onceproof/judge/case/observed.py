@@ -10,26 +10,34 @@ from onceproof.values.canonical import literal, quote
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
+# The committed records of each partition of the input. Without a gap, ``n`` is ``high - low + 1``.
+_HELD = """
+    CREATE TABLE judge.held AS
+    SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
+    WHERE visibility = 'committed' GROUP BY ALL"""
+
 
 def create(case: Case) -> None:
-    """Make schema ``history``, and in schema ``judge`` the views ``batches``, ``windows`` and ``struck``."""
-    case.sql("CREATE SCHEMA history")
-    case.sql("CREATE SCHEMA judge")
+    """Make schema ``history``, and in schema ``judge`` ``batches``, ``windows``, ``struck`` and ``held``."""
     kind = "TABLE" if case.small else "VIEW"
-    for name, path in case.history.tables.items():
-        case.sql(f"CREATE {kind} history.{quote(name)} AS {observed_rows(name, path)}")
+    tables = [
+        f"CREATE {kind} history.{quote(name)} AS {observed_rows(case.history, name)}" for name in case.history.tables
+    ]
+    case.sql(";\n".join(["CREATE SCHEMA history", "CREATE SCHEMA judge", *tables]))
     _batches(case)
+    case.sql(_HELD)
 
 
 def _batches(case: Case) -> None:
     began = case.run.wall_start
-    case.sql(f"""CREATE VIEW judge.batches AS
+    case.sql(f"""CREATE TABLE judge.batches AS
         SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
                (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
         FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
     # A fault strikes the batch that it was placed in. It is active in other batches that ran between its firing and its
     # healing.
-    case.sql("""CREATE VIEW judge.windows AS
+    one_query = str(len(case.queries) == 1).lower()
+    case.sql(f"""CREATE TABLE judge.windows AS
         WITH pairs AS (
             SELECT b.query, b.batch,
                    f.fault || ' ' || f.target || coalesce(' in batch ' || f.batch, '') || coalesce(' at ' || f.point, '') AS fault,
@@ -39,9 +47,9 @@ def _batches(case: Case) -> None:
                    b.planned_at IS NULL AS timeless
             FROM history.batches b JOIN history.faults f
               ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query)))
-        SELECT query, batch, fault, bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR one_query), false)) AS struck
-        FROM (SELECT *, (SELECT count(DISTINCT query) FROM history.batches) = 1 AS one_query FROM pairs)
-        WHERE coalesce(same_batch, false) OR same_time GROUP BY ALL""")
+        SELECT query, batch, fault,
+               bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR {one_query}), false)) AS struck
+        FROM pairs WHERE coalesce(same_batch, false) OR same_time GROUP BY ALL""")  # noqa: S608
     # Consumers have no batches: their faults strike at a message, which the ledger lists by its number. A fault that strikes
     # one group's copy of the message does not excuse losses in another group.
     outputs = ", ".join(

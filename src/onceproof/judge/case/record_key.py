@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
-
 from onceproof.values.canonical import key_text, literal
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ def headers_problem(case: Case, types: dict[str, str]) -> str | None:
     """Why headers cannot be compared with the result of an oracle's query with these columns; None if they can."""
     if "_headers" not in types:
         return "the oracle's query for it does not select _headers"
-    if "headers" not in pq.read_schema(case.history.tables["output"]).names:
+    if "headers" not in case.history.footers["output"].schema.names:
         return "this history was written without them"
     known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
     if case.run.imported and not case.number(f"SELECT {known}"):

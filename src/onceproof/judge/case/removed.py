@@ -53,7 +53,7 @@ def _removed(case: Case) -> dict[str, tuple[str, int, bool]]:
         spec.topic for spec in case.scenario.outputs.values() if spec.topic is not None and spec.kind != "upsert"
     }
     found: dict[str, tuple[str, int, bool]] = {}
-    for row in case.rows(_STARTS):
+    for row in case.memo(("log starts",), lambda: case.rows(_STARTS)):
         topic = row["topic"]
         if topic in inputs | outputs:
             found.setdefault(topic, (f"{topic}/{row['partition']}", row["start_offset"], topic in inputs))

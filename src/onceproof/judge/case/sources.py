@@ -129,7 +129,13 @@ def undecodable_inputs(case: Case) -> Iterator[str]:
 def rewritten(case: Case, output: str) -> bool:
     """Whether rows of a table were changed or deleted: an effect's position is then its last write, not its first."""
     query = "SELECT count(*) FROM history.output WHERE output = $output AND op <> 'insert'"
-    return case.number(query, {"output": output}) > 0
+    return case.memo(("rewritten", output), lambda: case.number(query, {"output": output}) > 0)
+
+
+def hidden(case: Case, output: str) -> int:
+    """The number of records or changes in an output's log that no reader sees: their transaction was aborted, or is open."""
+    query = "SELECT count(*) FROM history.output WHERE output = $output AND visibility <> 'committed'"
+    return case.memo(("hidden", output), lambda: case.number(query, {"output": output}))
 
 
 def _last_of_each(visible: str, spec: OutputSpec) -> str:
@@ -155,6 +161,7 @@ def _table(case: Case, name: str, spec: OutputSpec) -> str:
                       count(*) FILTER (op IN ('delete', 'truncate')) AS deletes
                FROM history.output WHERE output = $output"""
     row = case.rows(query, {"output": name})[0]
+    case.memo(("rewritten", name), lambda: bool(row["changed"]))
     source = (_SURVIVORS if row["changed"] else _WRITES).format(output=output)
     snapshot = _SNAPSHOT.format(output=output)
     if row["without_before"]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ONCE = """
     SELECT e.h, e.lane, e.pos, e.commit_order, c.topic, c."partition", c."offset", c.scope, 1 AS nth
     FROM ({effects}) e JOIN ({causes}) c ON c.h = e.h
-    WHERE e.h NOT IN (SELECT h FROM several)"""
+    WHERE {apart}"""
 
 # The other identities: the n-th effect belongs to the n-th cause.
 _SEVERAL = """
@@ -74,14 +74,14 @@ _PLACED_APART = """
 
 
 def create_batches(case: Case) -> None:
-    """Make the view ``judge.output_batches``: for each output, the batches that hold data."""
-    only_query = "(SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END FROM history.batches)"
+    """Make the table ``judge.output_batches``: for each output, the batches that hold data."""
+    only_query = literal(case.queries[0]) if len(case.queries) == 1 else "NULL"
     selects = []
     for output, spec in case.scenario.outputs.items():
         query = only_query if spec.query is None else literal(spec.query)
         selects.append(f"SELECT {literal(output)} AS output, * FROM judge.batches WHERE query = {query}")  # noqa: S608
     union = " UNION ALL ".join(selects)
-    case.sql(f"CREATE VIEW judge.output_batches AS FROM ({union}) WHERE end_offset > start_offset")
+    case.sql(f"CREATE TABLE judge.output_batches AS FROM ({union}) WHERE end_offset > start_offset")
     _create_progress(case)
 
 
@@ -112,11 +112,8 @@ def _create_progress(case: Case) -> None:
 _BEYOND = """
     WITH named AS (
         SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected_digests
-        WHERE "offset" IS NOT NULL GROUP BY ALL),
-    held AS (
-        SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
-        WHERE visibility = 'committed' GROUP BY ALL)
-    SELECT DISTINCT output FROM named n LEFT JOIN held h ON h.topic = n.topic AND h."partition" = n."partition"
+        WHERE "offset" IS NOT NULL GROUP BY ALL)
+    SELECT DISTINCT output FROM named n LEFT JOIN judge.held h ON h.topic = n.topic AND h."partition" = n."partition"
     WHERE NOT coalesce(h.low <= n.low AND h.high >= n.high AND h.n = h.high - h.low + 1, false) ORDER BY output"""
 
 _UNKNOWN = """
@@ -168,14 +165,23 @@ def create(case: Case) -> None:
         if case.scenario.outputs[output].kind == "changelog":
             _insert(case, output, name, _SEVERAL, state="hash(h, digest_2)", among="true")
         else:
-            repeated = not case.digest_first or case.repeated[output]
-            case.sql(_FIND_SEVERAL if repeated else _FIND_SUSPECTS, {"output": output})
-            several = case.number("SELECT count(*) FROM several")
+            several = _find_several(case, output)
             if several and output in case.forms:
                 case.sql(_FORGET_CAUSES, {"output": output})
-            _insert(case, output, name, _ONCE, which="cause_offset IS NULL" if output in case.forms else "true")
+            which = "cause_offset IS NULL" if output in case.forms else "true"
+            apart = "e.h NOT IN (SELECT h FROM several)" if several else "true"
+            _insert(case, output, name, _ONCE, which=which, apart=apart)
             if several:
                 _insert(case, output, name, _SEVERAL, among="h IN (SELECT h FROM several)")
+
+
+def _find_several(case: Case, output: str) -> bool:
+    """Make the table ``several``, if it would have rows."""
+    repeated = case.borderline or case.repeated[output]
+    if not repeated and not case.differs:
+        return False
+    case.sql(_FIND_SEVERAL if repeated else _FIND_SUSPECTS, {"output": output})
+    return case.number("SELECT count(*) FROM several") > 0
 
 
 def _insert(
@@ -194,7 +200,8 @@ def with_batches(case: Case, output: str, rows: str) -> str:
 
     Right until it is called for another output.
     """
-    if case.number(_OVERLAP, {"output": output}):
+    # The stretches save a sort of the effects, which a small history does not need.
+    if case.small or case.number(_OVERLAP, {"output": output}):
         return _PLACED.format(rows=rows)
     length = case.number(_LENGTH, {"output": output}) or 1
     case.sql(_STRETCHES.format(length=length), {"output": output})

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # One row per producer epoch in an output: whether PRODUCER:EPOCH identifies a transaction.
 _TRANSACTIONS = """
-    CREATE VIEW judge.transactions AS
+    CREATE TABLE judge.transactions AS
     SELECT output, producer_id, producer_epoch, count(*) AS partitions, max(ended) AS markers
     FROM (SELECT output, producer_id, producer_epoch, "partition", count(DISTINCT txn_end_offset) AS ended
           FROM history.output WHERE txn_end_offset IS NOT NULL OR (visibility = 'open' AND producer_id IS NOT NULL) GROUP BY ALL)
@@ -38,9 +38,18 @@ _KAFKA_TXN = """CASE WHEN t.markers <= 1 THEN h.producer_id || ':' || h.producer
              WHEN t.partitions = 1 THEN h.producer_id || ':' || h.producer_epoch || '@' || coalesce(h.txn_end_offset::VARCHAR, 'open') END"""
 
 
+def create_transactions(case: Case) -> None:
+    """Make the table ``judge.transactions``, once."""
+    case.once("transactions", lambda: _create_transactions(case))
+
+
+def _create_transactions(case: Case) -> None:
+    case.sql(_TRANSACTIONS)
+
+
 def create(case: Case) -> None:
     """Make the view over all outputs that can be judged."""
-    case.sql(_TRANSACTIONS)
+    create_transactions(case)
     selects = [_changes_of(case, output) for output in case.expectations] or [_NO_CHANGES]
     union = "\nUNION ALL BY NAME\n".join(selects)
     case.sql(f"""CREATE VIEW judge.changes AS

@@ -41,13 +41,23 @@ _UNEQUAL = f"""
     CREATE TABLE judge.unequal AS
     SELECT output, {digest.BUCKET} AS bucket FROM {_SIDES} GROUP BY ALL HAVING {digest.DIFFERENT}"""  # noqa: S608
 
+# Filled only if some bucket is unequal.
+_TABLES = f"""
+    CREATE TABLE judge.suspects (output VARCHAR, h UBIGINT);
+    CREATE TABLE judge.counts (output VARCHAR, id {digest.TEXT}, content {digest.TEXT}, expected HUGEINT, actual HUGEINT);
+    CREATE TABLE judge.tally (output VARCHAR, id VARCHAR, expected BIGINT, actual BIGINT, wrong BIGINT, extra BIGINT, lost BIGINT,
+        unexplained BIGINT);
+    CREATE TABLE judge.missing (output VARCHAR, id VARCHAR, content VARCHAR, topic VARCHAR, "partition" INTEGER, "offset" BIGINT,
+        "key" VARCHAR, closes_us BIGINT, query VARCHAR, batch BIGINT, fault VARCHAR, active VARCHAR, covered BOOLEAN, hidden BOOLEAN,
+        found_by VARCHAR, reason VARCHAR)"""
+
 _SUSPECTS = f"""
-    CREATE TABLE judge.suspects AS
+    INSERT INTO judge.suspects
     SELECT output, h FROM (SELECT *, {digest.BUCKET} AS bucket FROM {_SIDES}) SEMI JOIN judge.unequal USING (output, bucket)
     GROUP BY ALL HAVING {digest.DIFFERENT}"""  # noqa: S608
 
 _COUNTS = """
-    CREATE TABLE judge.counts AS
+    INSERT INTO judge.counts
     SELECT output, id, content, sum(expected) AS expected, sum(actual) AS actual FROM (
         SELECT output, id, content, 1 AS expected, 0 AS actual FROM judge.expected SEMI JOIN judge.suspects USING (output, h)
         UNION ALL
@@ -55,7 +65,7 @@ _COUNTS = """
     GROUP BY ALL"""
 
 _TALLY = """
-    CREATE TABLE judge.tally AS
+    INSERT INTO judge.tally
     WITH sums AS (
         SELECT output, id, sum(expected)::BIGINT AS expected, sum(actual)::BIGINT AS actual,
                sum(greatest(expected - actual, 0))::BIGINT AS missing,
@@ -79,7 +89,7 @@ _VANISHED = f"""
 
 # If some of several equal effects are missing, those with the latest causes count as missing.
 _MISSING = """
-    CREATE TABLE judge.missing AS
+    INSERT INTO judge.missing
     WITH short AS (
         SELECT e.* EXCLUDE (nth), t.lost, c.expected - c.actual AS deficit,
                row_number() OVER (PARTITION BY e.output, e.id, e.content ORDER BY e."offset" DESC, e.topic, e."partition") AS nth
@@ -108,7 +118,11 @@ _MISSING = """
 
 
 def create(case: Case) -> None:
-    case.sql(_UNEQUAL)
+    """Make the tables, and set ``case.differs``. If the sides do not differ, all of the tables are empty."""
+    case.sql(f"{_UNEQUAL}; {_TABLES}")
+    case.differs = case.number("SELECT count(*) FROM judge.unequal") > 0
+    if not case.differs:
+        return
     case.sql(_SUSPECTS)
     on_demand.load(case, "FROM judge.suspects")
     case.sql(_COUNTS)
@@ -122,6 +136,8 @@ def create(case: Case) -> None:
     case.sql(
         "DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)"
     )
+    if not case.number("SELECT count(*) FROM judge.tally WHERE lost > 0"):
+        return
     case.sql(_MISSING)
     struck.find_reasons(case)
     if case.number("SELECT count(*) FROM history.output WHERE visibility = 'open'"):

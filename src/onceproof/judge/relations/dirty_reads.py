@@ -46,7 +46,7 @@ def create(case: Case) -> None:
     """Make the table. Asks the oracle again, but only if there are wrong or unexplained effects."""
     case.compare()
     case.sql(_EMPTY)
-    if not case.number("SELECT count(*) FROM judge.tally WHERE wrong + unexplained > 0"):
+    if not case.differs or not case.number("SELECT count(*) FROM judge.tally WHERE wrong + unexplained > 0"):
         return
     case.uncommitted()
     if not case.number("SELECT count(*) FROM judge.uncommitted"):

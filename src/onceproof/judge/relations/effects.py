@@ -197,8 +197,7 @@ def _read_settled(case: Case, output: str) -> str | None:
 
 def _shows_all(case: Case, output: str) -> bool:
     """Whether the effects of an output are all its records."""
-    hidden = "SELECT count(*) FROM history.output WHERE output = $output AND visibility <> 'committed'"
-    return case.scenario.outputs[output].kind == "append" and not case.number(hidden, {"output": output})
+    return case.scenario.outputs[output].kind == "append" and not sources.hidden(case, output)
 
 
 def _give_up(case: Case, output: str, problem: str) -> None:

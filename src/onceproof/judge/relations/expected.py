@@ -215,7 +215,7 @@ def _final_watermark(case: Case, output: str) -> int:
     """The last watermark with which the query of this output committed a batch, in ms since 1970."""
     query = case.scenario.outputs[output].query
     if query is None:
-        queries = [row["query"] for row in case.rows("SELECT DISTINCT query FROM history.batches ORDER BY 1")]
+        queries = case.queries
         if len(queries) > 1:
             raise NotEvaluated(
                 f"outputs: {output}: query is needed: there are {' and '.join(queries)}, each with a watermark of its own"

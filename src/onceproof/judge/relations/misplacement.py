@@ -41,7 +41,11 @@ _LONG = 16
 _EMPTY = """
     CREATE OR REPLACE TABLE judge.misplaced (how VARCHAR, output VARCHAR, id VARCHAR, content VARCHAR, topic VARCHAR, "partition" INTEGER,
         "offset" BIGINT, query VARCHAR, batch BIGINT, found_output VARCHAR, found_id VARCHAR, place VARCHAR, pos BIGINT,
-        due INTEGER, missing_row BIGINT)"""
+        due INTEGER, missing_row BIGINT);
+    CREATE OR REPLACE TABLE judge.remaining (output VARCHAR, id VARCHAR, expected BIGINT, actual BIGINT, wrong BIGINT, extra BIGINT,
+        lost BIGINT, unexplained BIGINT);
+    CREATE OR REPLACE VIEW judge.lost AS SELECT * FROM judge.missing
+    WHERE rowid NOT IN (SELECT missing_row FROM judge.misplaced WHERE missing_row IS NOT NULL)"""
 
 # Effects that nothing explains, not even uncommitted input.
 _UNEXPLAINED = """
@@ -143,7 +147,7 @@ _WRONG_PARTITION = """
 
 # `compare` counts a state in two partitions as extra or as wrong.
 _REMAINING = """
-    CREATE OR REPLACE TABLE judge.remaining AS
+    INSERT INTO judge.remaining
     WITH taken AS (
         SELECT output, id, sum(n) FILTER (part = 'wrong') AS wrong, sum(n) FILTER (part = 'unexplained') AS unexplained, 0 AS copies
         FROM judge.dirty GROUP BY ALL
@@ -160,10 +164,6 @@ _REMAINING = """
            greatest(t.unexplained - coalesce(s.unexplained, 0), 0)::BIGINT AS unexplained
     FROM judge.tally t LEFT JOIN sums s USING (output, id)"""
 
-_LOST = """
-    CREATE OR REPLACE VIEW judge.lost AS SELECT * FROM judge.missing
-    WHERE rowid NOT IN (SELECT missing_row FROM judge.misplaced WHERE missing_row IS NOT NULL)"""
-
 
 def create(case: Case) -> None:
     """Make the tables, once."""
@@ -173,8 +173,10 @@ def create(case: Case) -> None:
 def _create(case: Case) -> None:
     dirty_reads.create(case)
     case.sql(_EMPTY)
-    if case.number("SELECT count(*) FROM judge.missing") and case.number(
-        "SELECT count(*) FROM judge.tally WHERE unexplained > 0"
+    if (
+        case.differs
+        and case.number("SELECT count(*) FROM judge.missing")
+        and case.number("SELECT count(*) FROM judge.tally WHERE unexplained > 0")
     ):
         case.all_rows()  # whether a content identifies an effect depends on all others
         case.sql(_UNEXPLAINED)
@@ -199,9 +201,10 @@ def _create(case: Case) -> None:
         else:
             continue
         case.sql(_WRONG_PARTITION.format(output=literal(output)))
+    if not case.differs:  # nothing remains of an empty tally
+        return
     upserts = [literal(name) for name, spec in case.outputs.items() if spec.kind == "upsert"]
     case.sql(_REMAINING.format(upserts=", ".join(upserts) or "NULL"))
-    case.sql(_LOST)
 
 
 def _wrong_row(case: Case, output: str) -> None:

@@ -47,8 +47,7 @@ def check(case: Case) -> None:
     for (output,) in case.sql("SELECT DISTINCT output FROM judge.unsteady ORDER BY 1").fetchall():
         if difference := _difference(case, output):
             case.unreadable[output] = difference
-    case.sql("DROP TABLE judge.unsteady")
-    case.sql(f"DROP TABLE {_AGAIN}")
+    case.sql(f"DROP TABLE judge.unsteady; DROP TABLE {_AGAIN}")
 
 
 def _difference(case: Case, output: str) -> str | None:

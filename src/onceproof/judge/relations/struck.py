@@ -98,8 +98,7 @@ def _writer(case: Case, output: str) -> str | None:
     """The query that writes an output: the one that it names, or the only one there is."""
     if (named := case.scenario.outputs[output].query) is not None:
         return named
-    row = case.rows("SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END AS query FROM history.batches")[0]
-    return None if row["query"] is None else str(row["query"])
+    return case.queries[0] if len(case.queries) == 1 else None
 
 
 def _ask(case: Case, output: str, query: str, struck: dict[int, str]) -> None:

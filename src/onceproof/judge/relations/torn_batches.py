@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
-from onceproof.judge.relations import on_demand
+from onceproof.judge.relations import changes, on_demand
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _OWN_TIMES = """
         WHERE output = {output} AND producer_id IS NOT NULL AND (txn_end_offset IS NOT NULL OR visibility = 'open')
         WINDOW w AS (PARTITION BY producer_id, producer_epoch, "partition" ORDER BY "offset"))
     WHERE own"""
+
+_NO_OWN_TIMES = "CREATE OR REPLACE TEMP TABLE own_times (producer_id BIGINT, producer_epoch INTEGER)"
 
 _EMPTY = """
     CREATE TABLE judge.torn (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, topic VARCHAR, "partition" INTEGER,
@@ -163,7 +165,6 @@ _BY_TIME = """
 def create(case: Case) -> None:
     """Make the table, still empty; `of_output` fills it."""
     case.caused()
-    case.changes()
     case.sql(_EMPTY)
 
 
@@ -199,6 +200,7 @@ def _writer(case: Case, output: str) -> str | None:
 
 
 def _by_time(case: Case, output: str, query: str) -> str | None:
+    case.changes()
     unknown = """SELECT count(*) FROM judge.changes
         WHERE output = $output AND visibility = 'committed' AND (txn IS NULL OR at_ms IS NULL)"""
     if case.number(unknown, {"output": output}):
@@ -213,7 +215,12 @@ def _transactions(case: Case, output: str, claimed: bool) -> str | None:
     case.sql(_STRETCHES.format(output=literal(output)))
     if not claimed and case.number("SELECT count(*) FROM stretches WHERE ended IS NULL"):
         return None
-    find_own_times(case, output)
+    changes.create_transactions(case)
+    several = "SELECT count(*) FROM judge.transactions WHERE output = $output AND markers > 1"
+    if case.number(several, {"output": output}):
+        find_own_times(case, output)
+    else:  # then no creation time decides anything
+        case.sql(_NO_OWN_TIMES)
     for statement in (_UNITS, _CLASSIFY):
         case.sql(statement.format(output=literal(output)))
     row = case.rows("""SELECT bool_or(outside) AS outside, count(*) FILTER (torn) AS torn,

@@ -8,7 +8,8 @@ reaches ``history/output.parquet``. `Inputs` is one view of the input, on a conn
     (`onceproof.oracle.contract.columns`), the static tables. If a topic is named ``input``, its view takes precedence; the bytes are
     then in ``history.input``.
 ``history``
-    ``input`` as it was observed, and ``batches``, from which late records follow (`onceproof.oracle.contract.windows`).
+    ``input`` as it was observed, and for an oracle with ``windows`` also ``batches``, from which late records follow
+    (`onceproof.oracle.contract.windows`).
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ class Inputs(Connection):
     """The input in one view, as an oracle's queries see it. `store` writes the rows of a query to a file."""
 
     def __init__(self, records: InputRecords, view: View) -> None:
-        super().__init__(records.db.cursor(), records.history, records.scenario, records.folder)
+        super().__init__(records.db.cursor(), records.history, records.scenario, records.folder, of=records)
         self.view = view
         self._answer = records.folder / "answer.parquet"
+        self._columns = records.known_columns
         try:
             self._show(records)
         except BaseException:
@@ -98,7 +100,9 @@ class Inputs(Connection):
 
     def columns(self, query: str) -> list[tuple[str, str]]:
         """Return name and type of each column of a query, like `types`. A query may give a name several times."""
-        return [(row[0], row[1]) for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()]
+        if query not in self._columns:
+            self._columns[query] = [(row[0], row[1]) for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()]
+        return self._columns[query]
 
     def stored(self, file: Path) -> str:
         """Return a query for rows that were stored with the run. Raises `NotEvaluated` if the file cannot be read."""
@@ -128,14 +132,16 @@ class InputRecords(Database):
         self.windows = windows.of(scenario.oracle)
         self.late: dict[str, int] = {}
         """`onceproof.oracle.contract.windows.late_records`"""
+        self.known_columns: dict[str, list[tuple[str, str]]] = {}
+        """Query -> name and type of each column. All views of the input have the same columns."""
         self._seen: dict[View, Inputs] = {}
 
     def observe(self) -> None:
         """Create the tables of schema ``history`` and the static tables. Raises `duckdb.Error` if a file cannot be read."""
         self.sql("CREATE SCHEMA history")
-        for name in _TABLES:
+        for name in _TABLES if self.windows else ("input",):
             kind = "TABLE" if self.small else "VIEW"
-            self.sql(f"CREATE {kind} history.{name} AS {observed_rows(name, self.history.tables[name])}")
+            self.sql(f"CREATE {kind} history.{name} AS {observed_rows(self.history, name)}")
         for name, path in self.history.static.items():
             self.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
 
@@ -170,8 +176,8 @@ class InputRecords(Database):
 
     def in_another_order(self) -> None:
         """Reverse the rows of all tables, and use another number of threads."""
-        known = self.history.tables["input"]
-        self._reverse("history.input", known, "TABLE" if self.small else "VIEW", later_columns("input", known))
+        known, more = self.history.tables["input"], later_columns(self.history, "input")
+        self._reverse("history.input", known, "TABLE" if self.small else "VIEW", more)
         for name, path in self.history.static.items():
             self._reverse(quote(name), path, "VIEW")
         self.sql(f"SET threads = {3 if self.small else 1}")

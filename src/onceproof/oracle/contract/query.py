@@ -133,9 +133,15 @@ def as_decimals(expression: str) -> set[str]:
 @lru_cache(maxsize=128)
 def _parsed(query: str) -> Any:
     """Return DuckDB's tree of a SELECT; it has ``error`` if DuckDB gives none (a PIVOT without IN)."""
-    with duckdb.connect() as parser:
+    with _parser().cursor() as parser:
         row = parser.execute("SELECT json_serialize_sql($query::VARCHAR)", {"query": query}).fetchone()
     return json.loads(row[0]) if row else {"error": True}
+
+
+@lru_cache(maxsize=1)
+def _parser() -> duckdb.DuckDBPyConnection:
+    """Return the database that only parses: starting one takes longer than parsing hundreds of queries."""
+    return duckdb.connect(config={"threads": 1})
 
 
 def _nodes(tree: Any, parents: tuple[Any, ...] = ()) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:

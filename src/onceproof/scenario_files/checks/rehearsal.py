@@ -119,7 +119,9 @@ def _sample_history(scenario: Scenario, folder: Path) -> History:
         owner = next(datasets.get(i.dataset) for i in scenario.input if name in datasets.get(i.dataset).tables())
         static[name] = folder / f"{name}.parquet"
         pq.write_table(owner.table(name), static[name])
-    return History(folder, RunRecord(), {name: folder / "history" / f"{name}.parquet" for name in TABLES}, static)
+    tables = {name: folder / "history" / f"{name}.parquet" for name in TABLES}
+    footers = {name: pq.read_metadata(path) for name, path in tables.items()}
+    return History(folder, RunRecord(), tables, static, footers)
 
 
 def _sample_size(scenario: Scenario) -> str | None:
