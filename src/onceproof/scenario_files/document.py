@@ -156,7 +156,7 @@ def _parse(text: str, read_before: Extent) -> tuple[Any, Extent]:
     return tree, Extent(len(text.encode()), values, aliases)
 
 
-class _Parser(RoundTripParser):  # type: ignore[misc]  # ruamel has no types
+class _Parser(RoundTripParser):
     """Counts the values and aliases in the text; an alias counts as all the values that it repeats.
 
     Looks at each event before any value is built. Raises `_Refused` for more than the limits allow, and for tags and
