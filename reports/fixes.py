@@ -8,6 +8,7 @@ from pathlib import Path
 from onceproof.base.errors import HistoryError
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.anomalies import anomaly
+from onceproof.judge.checker import checkers
 from onceproof.scenario.model import Scenario
 from onceproof.stores.contract import store_of, systems
 
@@ -32,7 +33,6 @@ def of_systems(name: str, stores: Collection[str] | None = None, faults: Collect
 
     ``faults``: kinds of faults, alone and with their targets (``crash``, ``crash broker``).
     """
-    try:
-        return anomaly(name).explanation.stops_for(systems() if stores is None else stores, faults)
-    except KeyError:
+    if checkers.find(name) is None:
         return ()
+    return anomaly(name).explanation.stops_for(systems() if stores is None else stores, faults)

@@ -21,7 +21,8 @@ def every() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def rows(every: list[Record]) -> list[dict[str, Any]]:
-    return [json.loads(record.value, parse_constant=lambda name: pytest.fail(f"{name} in JSON")) for record in every]
+    decoder = json.JSONDecoder(parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    return [decoder.decode(record.value.decode()) for record in every]
 
 
 def test_flights_are_registered_with_their_number_of_rows(every: list[Record]) -> None:

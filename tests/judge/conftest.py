@@ -12,6 +12,9 @@ import pytest
 from onceproof.history.schema import TABLES, VERSION
 from onceproof.history.writer import HistoryWriter
 
+#: Table -> a row of it in which every column is null.
+_NULLS = {table: dict.fromkeys(schema.names) for table, schema in TABLES.items()}
+
 
 class StoredRun:
     """A small stored run, written row by row, for tests that build, damage and judge it.
@@ -52,7 +55,7 @@ class StoredRun:
 
     def add(self, table: str, row: dict[str, Any]) -> None:
         """Add one row; missing columns are null."""
-        self.tables[table].append({**dict.fromkeys(TABLES[table].names), **row})
+        self.tables[table].append({**_NULLS[table], **row})
 
     def skip(self, topic: str, partition: int) -> int:
         """Use up one offset, as a transaction marker does."""

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceproof.judge.open import open_case
@@ -14,6 +14,8 @@ from onceproof.judge.verdict import judge
 from onceproof.oracle.contract.windows import WindowSpec, problems
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.scenario.model import Scenario
+
+from .properties.world import histories
 
 # Tumbling windows of 10 ms over the field `t` (in ms since 1970).
 START, CLOSES = "t - t % 10", "make_timestamp(1000 * (t - t % 10 + 10))"
@@ -252,7 +254,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 15), st.lists(st.integers(1, 60), ma
 
 @pytest.mark.parametrize("one_watermark", [False, True])
 @pytest.mark.parametrize("mode", [UPDATE, APPEND])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@histories(12)
 @given(steps=BATCHES)
 def test_spark_s_output_is_held_and_one_record_more_is_not(
     make_run: Any, tmp_path_factory: Any, mode: str, one_watermark: bool, steps: list[tuple[int, list[int]]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceproof.base.timeline import Event
@@ -198,6 +198,11 @@ def links_lead_somewhere(made: str) -> bool:
     return inside <= set(parsed.ids) and len(parsed.ids) == len(set(parsed.ids))
 
 
+#: A large page takes a second of CPU time: the gate makes six, the other profiles as many as they set.
+_RUNS = 6 if settings.get_current_profile_name() == "gate" else settings.default.max_examples
+
+
+@settings(max_examples=_RUNS)
 @given(
     st.integers(0, 45),
     st.lists(st.sampled_from(COSTLY), min_size=1, max_size=4).map("".join),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml.comments import CommentedMap
 from typer.testing import CliRunner
 
+from onceproof.base.errors import ScenarioError
 from onceproof.cli.app import app
 from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.scenario_files import whole
@@ -71,6 +72,20 @@ def test_resolved_takes_one_scenario_and_reports_its_problems(write: Write) -> N
 
 def test_a_file_without_a_base_keeps_its_comments(write: Write) -> None:
     assert "# Flights are keyed by their plane" in resolved(find("foreign-psycopg-upsert"))
+
+
+def test_files_with_one_text_are_read_once_and_stay_apart(write: Write) -> None:
+    """What is made of one of them changes neither it nor the others, and each reports its own places."""
+    one, other = write(("about: a job", "name: one\nabout: a job"), name="one"), write(name="other")
+    other.write_text(one.read_text())
+    before = read(one)
+    assert whole.text(whole.tree(read_merged(one))) == whole.text(whole.tree(read_merged(one)))
+    before.data["about"] = "changed"
+    again = read(other)
+    assert again.tree["name"] == "one" and again.data["about"] == "a job"
+    assert [made.place(("stack",)).file for made in (before, again)] == [str(one), str(other)]
+    with pytest.raises(ScenarioError, match=r"other\.yaml:1:"):
+        load(other)
 
 
 def test_the_plan_names_the_base() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from functools import lru_cache
 
 # Control characters except newline and tab, characters that change the direction of text, and halves of surrogate pairs.
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -31,6 +32,7 @@ def visible(text: str) -> str:
     return _ACTING.sub(lambda found: _escape(found[0]), text)
 
 
+@lru_cache(maxsize=4096)
 def _escape(character: str) -> str:
     return (
         character.encode("ascii", "backslashreplace").decode("ascii")

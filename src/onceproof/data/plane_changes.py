@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field
@@ -40,9 +41,7 @@ class PlaneChanges(WithoutTables):
     Options: ClassVar[type[BaseModel]] = PlaneChangesOptions
 
     def __init__(self, options: PlaneChangesOptions, *, seed: int) -> None:
-        planes = package_table("planes").select(["tailnum", "seats"]).to_pylist()
-        changes = [change for plane in planes for change in _changes_of(plane, options, seed)]
-        self._changes = sorted(changes, key=lambda change: (change["changed_at"], change["tailnum"]))
+        self._changes = _changes(options, seed)
 
     def rows(self) -> int:
         return len(self._changes)
@@ -51,6 +50,14 @@ class PlaneChanges(WithoutTables):
         """Changes [start, stop) in the data set's order."""
         for change in self._changes[start:stop]:
             yield Record(change["tailnum"].encode(), as_json(change), as_ms(change["changed_at"]))
+
+
+@lru_cache(maxsize=4)
+def _changes(options: PlaneChangesOptions, seed: int) -> tuple[dict[str, Any], ...]:
+    """The changes of all planes, in the data set's order. Kept: a scenario opens its data set several times."""
+    planes = package_table("planes").select(["tailnum", "seats"]).to_pylist()
+    changes = [change for plane in planes for change in _changes_of(plane, options, seed)]
+    return tuple(sorted(changes, key=lambda change: (change["changed_at"], change["tailnum"])))
 
 
 def _changes_of(plane: dict[str, Any], options: PlaneChangesOptions, seed: int) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,8 @@ from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
 # A row group is held in memory. Rows are narrow, but one value may have 64 MiB, so both rows and bytes are bounded.
 _GROUP_ROWS = 16_384
 _GROUP_BYTES = 4 << 20
+#: A tuple, and no sum of a generator: this is asked of each value of a history, and takes half the time.
+_SIZED = (str, bytes)
 
 #: How every file of a history is written. With checksums, because zstd decompresses many flipped bits without an error. Without
 #: statistics, because they have no checksum, and wrong ones make a reader skip rows.
@@ -98,7 +100,9 @@ class _TableWriter:
         if unknown := row.keys() - self._columns:
             raise HistoryError(f"table {self._path.stem!r} has no column {sorted(unknown)[0]!r}")
         self._rows.append(row)
-        self._row_bytes += sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        for value in row.values():
+            if isinstance(value, _SIZED):
+                self._row_bytes += len(value)
         if len(self._rows) >= _GROUP_ROWS or self._row_bytes >= _GROUP_BYTES:
             self._flush()
 

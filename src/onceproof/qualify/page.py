@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,10 @@ def _values(
     directory: Directory, progress: QualificationProgress, record: RunRecord | None, cells: list[Cell], size: _Size
 ) -> dict[str, Any]:
     """What the template shows. ``record`` says which stores the job writes to: only advice for these is shown."""
+    has_page = cache(lambda run: _holds(directory, f"{run}/{PAGE}"))  # cells share runs
     shown = tuple(
-        _shown(number, cell, directory, progress.stack, record) for number, cell in enumerate(cells[: size.cells])
+        _shown(number, cell, directory, progress.stack, record, has_page)
+        for number, cell in enumerate(cells[: size.cells])
     )
     hidden = Counter((cell.query, cell.point, cell.column) for cell in cells[size.cells :] if cell.reachable)
     heats = tuple(_heats(shown, hidden))
@@ -124,11 +127,7 @@ def _values(
     for cell in cells:
         if cell.verdict is Outcome.VIOLATED and cell.reachable:
             broken.update(dict.fromkeys(cell.anomalies, 1))
-    unclaimed = [
-        (run, dict(found), _holds(directory, f"{run}/{PAGE}"))
-        for run, found in progress.unclaimed.items()
-        if _RUN.fullmatch(run)
-    ]
+    unclaimed = [(run, dict(found), has_page(run)) for run, found in progress.unclaimed.items() if _RUN.fullmatch(run)]
     return {
         "title": f"qualification of {progress.scenario}: {result.value}",
         "name": progress.scenario,
@@ -234,10 +233,17 @@ def _result(cell: Cell) -> tuple[str, str]:
     return ("undecided", "\u25cb") if cell.verdict is None else (cell.verdict.value, SYMBOLS[cell.verdict])
 
 
-def _shown(number: int, cell: Cell, directory: Directory, stack: str | None, record: RunRecord | None) -> ShownCell:
+def _shown(
+    number: int,
+    cell: Cell,
+    directory: Directory,
+    stack: str | None,
+    record: RunRecord | None,
+    has_page: Callable[[str], bool],
+) -> ShownCell:
     result, symbol = _result(cell)
     is_plain = _CELL.fullmatch(cell.name) and len(cell.name) <= _ANCHOR
-    runs = tuple((run, _holds(directory, f"{run}/{PAGE}")) for run in cell.runs if _RUN.fullmatch(run))
+    runs = tuple((run, has_page(run)) for run in cell.runs if _RUN.fullmatch(run))
     named = cell.reachable and _CELL.fullmatch(cell.name)
     is_there = named and _holds(directory, f"{directory.cells.name}/{cell.name}.yaml")
     command = directory.command_of(cell, stack) if is_there else None

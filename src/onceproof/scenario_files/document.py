@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -19,6 +21,7 @@ from ruamel.yaml.events import (
     NodeEvent,
     ScalarEvent,
 )
+from ruamel.yaml.parser import RoundTripParser
 
 from onceproof.base.errors import Place, Problem, ScenarioError, UsageError
 from onceproof.scenario.problem import Loc
@@ -45,6 +48,11 @@ class Extent:
     def __add__(self, other: Extent) -> Extent:
         return Extent(self.bytes + other.bytes, self.values + other.values, self.aliases + other.aliases)
 
+    @property
+    def allowed(self) -> bool:
+        """Whether so many values and aliases are within the limits. (Bytes are limited when a file is read.)"""
+        return self.values <= MAX_VALUES and self.aliases <= MAX_ALIASES
+
 
 _NOTHING = Extent()
 
@@ -53,6 +61,7 @@ _NOTHING = Extent()
 class Document:
     file: str
     tree: CommentedMap
+    """As parsed, with comments. Shared by all documents with this text: copy it before changing it."""
     data: dict[str, Any]
     """The tree as plain values: dict, list, str, int, float, bool, None."""
     extent: Extent
@@ -81,10 +90,9 @@ def read(path: Path, read_before: Extent = _NOTHING) -> Document:
     file = str(path)
     text = _read_text(path, read_before)
     try:
-        extent = _check_extent(file, text, read_before)
-        reader = YAML(typ="rt")
-        reader.Constructor = _Constructor
-        tree = reader.load(text)
+        tree, extent = _within_limits(text, read_before)
+    except _Refused as refused:
+        raise ScenarioError([Problem(_place(file, refused.mark), refused.message, refused.hint)]) from None
     except MarkedYAMLError as error:
         raise ScenarioError([_syntax_problem(file, error)]) from None
     except (YAMLError, AttributeError, TypeError, ValueError, LookupError) as error:  # the parser raises all of these
@@ -114,60 +122,102 @@ def _refuse_size(path: Path, read_before: Extent) -> Never:
     raise ScenarioError([Problem(Place(str(path)), message, hint)])
 
 
-def _check_extent(file: str, text: str, read_before: Extent) -> Extent:
-    """Count the values and aliases in ``text``; an alias counts as all the values that it repeats.
+class _Refused(Exception):  # not a ValueError, which means bad YAML
+    """The text holds something that no scenario may hold, or too much. ``mark``: where, as ruamel counts."""
 
-    Works on parser events, before any value is built. Raises `ScenarioError` for more than the limits allow, and for tags
-    and characters that no scenario may hold.
+    def __init__(self, event: Any, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.mark, self.message, self.hint = event.start_mark, message, hint
+
+
+def _within_limits(text: str, read_before: Extent) -> tuple[Any, Extent]:
+    """The tree of ``text`` and its extent, which is within the limits together with the files read before. Raises as `_parse`."""
+    with suppress(_Refused):  # is raised again, by a count that includes the other files
+        tree, extent = _parsed(text)
+        if (read_before + extent).allowed:
+            return tree, extent
+    return _parse(text, read_before)
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> tuple[Any, Extent]:
+    """What `_parse` returns for a file alone. Kept: parsing is slow, and a command may read a base for many scenarios."""
+    return _parse(text, _NOTHING)
+
+
+def _parse(text: str, read_before: Extent) -> tuple[Any, Extent]:
+    """The tree of ``text`` and its extent. Raises `_Refused`, or one of the parser's errors."""
+    reader = YAML(typ="rt")
+    reader.Parser = partial(_Parser, read_before=read_before)
+    reader.Constructor = _Constructor
+    tree = reader.load(text)
+    counted: _Parser = reader.parser
+    values, aliases = counted.values - read_before.values, counted.aliases - read_before.aliases
+    return tree, Extent(len(text.encode()), values, aliases)
+
+
+class _Parser(RoundTripParser):
+    """Counts the values and aliases in the text; an alias counts as all the values that it repeats.
+
+    Looks at each event before any value is built. Raises `_Refused` for more than the limits allow, and for tags and
+    characters that no scenario may hold.
     """
-    sizes: dict[str, int | None] = {}  # anchor -> number of values that it names; None while its collection is open
-    open_: list[tuple[str | None, int]] = []  # per open collection: its anchor, and the number of values before it
-    values, aliases = read_before.values, read_before.aliases
-    whole = "the file and those based on it have" if values else "the file has"
 
-    def refuse(event: Any, message: str, hint: str | None = None) -> Never:
-        mark = event.start_mark
-        raise ScenarioError([Problem(Place(file, mark.line + 1, mark.column + 1), message, hint)])
+    def __init__(self, loader: Any, read_before: Extent) -> None:
+        super().__init__(loader)
+        self.values, self.aliases = read_before.values, read_before.aliases
+        self._whole = "the file and those based on it have" if self.values else "the file has"
+        # anchor -> number of values that it names; None while its collection is open
+        self._sizes: dict[str, int | None] = {}
+        # per open collection: its anchor, and the number of values before it
+        self._open: list[tuple[str | None, int]] = []
 
-    for event in YAML(typ="rt").parse(text):
+    def get_event(self) -> Any:
+        event = super().get_event()
         if isinstance(event, CollectionEndEvent):
-            anchor, before = open_.pop()
+            anchor, before = self._open.pop()
             if anchor is not None:
-                sizes[anchor] = values - before
+                self._sizes[anchor] = self.values - before
         elif isinstance(event, AliasEvent):
-            aliases += 1
-            size = sizes.get(event.anchor, 0)  # the parser refuses an alias of an unknown anchor
-            if size is None:
-                refuse(event, f"*{event.anchor} is inside &{event.anchor}: it would repeat itself without end")
-            values += size
-            if aliases > MAX_ALIASES:
-                refuse(event, f"more than {MAX_ALIASES} aliases", "write the values out, or use fewer")
-            if values > MAX_VALUES:
-                message = f"with all aliases written out {whole} more than {MAX_VALUES:,} values"
-                refuse(event, message, f"{values:,} up to *{event.anchor}")
+            self._alias(event)
         elif isinstance(event, NodeEvent):
-            values += 1
-            if values > MAX_VALUES:
-                hint = "move records to a file of their own: {dataset: file}"
-                refuse(event, f"{whole} more than {MAX_VALUES:,} values", hint)
-            written = getattr(event, "tag", None)  # an alias has none
-            if written is not None and str(written) not in _TAGS:
-                tag = str(written).replace(_TAG, "!!")[:60]
-                refuse(event, f"tag {tag!r} has no meaning in a scenario", "remove it")
-            if isinstance(event, CollectionStartEvent):
-                open_.append((event.anchor, values - 1))
-                if event.anchor is not None:
-                    sizes[event.anchor] = None
-                if len(open_) > MAX_DEPTH:
-                    refuse(event, f"nested more than {MAX_DEPTH} levels deep", "a scenario needs about six")
-            elif isinstance(event, ScalarEvent):
-                if event.anchor is not None:
-                    sizes[event.anchor] = 1
-                if "\0" in event.value:
-                    refuse(event, "the text has a NUL character", "no name, path or argument may contain one")
-                if any("\ud800" <= c <= "\udfff" for c in event.value):
-                    refuse(event, "the text has half a surrogate pair, which is not a character")
-    return Extent(len(text.encode()), values - read_before.values, aliases - read_before.aliases)
+            self._node(event)
+        return event
+
+    def _alias(self, event: Any) -> None:
+        self.aliases += 1
+        size = self._sizes.get(event.anchor, 0)  # the composer refuses an alias of an unknown anchor
+        if size is None:
+            raise _Refused(event, f"*{event.anchor} is inside &{event.anchor}: it would repeat itself without end")
+        self.values += size
+        if self.aliases > MAX_ALIASES:
+            raise _Refused(event, f"more than {MAX_ALIASES} aliases", "write the values out, or use fewer")
+        if self.values > MAX_VALUES:
+            message = f"with all aliases written out {self._whole} more than {MAX_VALUES:,} values"
+            raise _Refused(event, message, f"{self.values:,} up to *{event.anchor}")
+
+    def _node(self, event: Any) -> None:
+        self.values += 1
+        if self.values > MAX_VALUES:
+            hint = "move records to a file of their own: {dataset: file}"
+            raise _Refused(event, f"{self._whole} more than {MAX_VALUES:,} values", hint)
+        written = getattr(event, "tag", None)
+        if written is not None and str(written) not in _TAGS:
+            tag = str(written).replace(_TAG, "!!")[:60]
+            raise _Refused(event, f"tag {tag!r} has no meaning in a scenario", "remove it")
+        if isinstance(event, CollectionStartEvent):
+            self._open.append((event.anchor, self.values - 1))
+            if event.anchor is not None:
+                self._sizes[event.anchor] = None
+            if len(self._open) > MAX_DEPTH:
+                raise _Refused(event, f"nested more than {MAX_DEPTH} levels deep", "a scenario needs about six")
+        elif isinstance(event, ScalarEvent):
+            if event.anchor is not None:
+                self._sizes[event.anchor] = 1
+            if "\0" in event.value:
+                raise _Refused(event, "the text has a NUL character", "no name, path or argument may contain one")
+            if any("\ud800" <= c <= "\udfff" for c in event.value):
+                raise _Refused(event, "the text has half a surrogate pair, which is not a character")
 
 
 class _Constructor(RoundTripConstructor):
@@ -192,13 +242,17 @@ _Constructor.add_constructor(f"{_TAG}timestamp", lambda self, node: self.constru
 
 def _syntax_problem(file: str, error: MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
-    place = Place(file) if mark is None else Place(file, mark.line + 1, mark.column + 1)
+    place = Place(file) if mark is None else _place(file, mark)
     if isinstance(error, DuplicateKeyError):
         message = (error.problem or "a key occurs twice").splitlines()[0][:300]
         return Problem(place, message, "remove one of them")
     context = f" {error.context}" if error.context else ""
     hint = "indent with spaces" if "'\\t'" in (error.problem or "") else None
     return Problem(place, f"not YAML: {(error.problem or '')[:300]}{context}", hint)
+
+
+def _place(file: str, mark: Any) -> Place:
+    return Place(file, mark.line + 1, mark.column + 1)
 
 
 def _plain(node: Any) -> Any:

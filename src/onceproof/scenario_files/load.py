@@ -53,11 +53,17 @@ def find(name_or_path: str | Path) -> Path:
         near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if is_folder(path.parent) else []
         hint = suggest(path.name, near) if near else f"there is no YAML file in {path.parent.absolute()}"
         raise UsageError(f"scenario file {shortened(text)!r} does not exist", hint=hint)
-    if text not in names():
+    if (shipped := _shipped(text)) is None:
         raise UsageError(
             f"unknown scenario {shortened(text)!r}; {suggest(text, names())}", hint="`onceproof list` shows all of them"
         )
-    return folder() / f"{text}.yaml"
+    return shipped
+
+
+def _shipped(name: str) -> Path | None:
+    """The file of the shipped scenario of that name, which has no slash. Looks at one file: listing the folder takes longer."""
+    path = folder() / f"{name}.yaml"
+    return path if is_file(path) else None
 
 
 def _is_path(text: str) -> bool:
@@ -215,8 +221,8 @@ def _find_base(written: str, here: Path) -> Path:
             hint = "to copy a shipped scenario with its bases merged in: `onceproof validate --resolved NAME`"
             raise UsageError(f"base {shortened(written)!r} does not exist next to this file", hint=hint)
         return find(path)
-    if written in names():
-        return folder() / f"{written}.yaml"
+    if (shipped := _shipped(written)) is not None:
+        return shipped
     near = f"did you mean './{written}.yaml'?" if is_file(here / f"{written}.yaml") else suggest(written, names())
     raise UsageError(f"unknown base {shortened(written)!r}", hint=f"{near}\n{_BASES}")
 

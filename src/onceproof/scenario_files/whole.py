@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import itertools
 import textwrap
@@ -38,7 +39,11 @@ def filled(node: Any, here: Path) -> Any:
 def tree(source: Merged) -> CommentedMap:
     """A valid scenario with ``{here}`` filled in. A file without a base keeps its comments; a merged one has none."""
     here = Path(source.files[0].file).resolve().parent
-    return tree_of(source.data, here) if len(source.files) > 1 else _for_any_folder(source.files[0].tree, here)
+    return (
+        tree_of(source.data, here)
+        if len(source.files) > 1
+        else _for_any_folder(copy.deepcopy(source.files[0].tree), here)
+    )
 
 
 def tree_of(scenario: dict[str, Any], here: Path) -> CommentedMap:
