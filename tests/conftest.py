@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,23 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 if settings.get_current_profile_name() in ("wide", "long"):
     os.environ.setdefault("PYTEST_TIMEOUT", "0")  # pytest-timeout reads it after this file was imported
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m "real ..."``, leave out the files without that marker: to import them takes most of the time of collecting."""
+    if not config.option.markexpr.startswith("real ") or not collection_path.match("test_*.py"):
+        return None
+    return True if "mark.real" not in collection_path.read_text(encoding="utf-8") else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, tests with Spark run one after the other, although they are in several files."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from .scheduling import Scheduling
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

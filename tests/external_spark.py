@@ -14,6 +14,9 @@ from onceproof.stack.processes.ports import accepts_connections, lease
 
 HOST = "127.0.0.1"
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""JVM options for processes that live for seconds, as an administrator may choose them."""
+
 
 class ExternalSparkServices:
     """Ends with its owner. ``master``: ``spark://127.0.0.1:PORT``."""
@@ -30,6 +33,7 @@ class ExternalSparkServices:
             "SPARK_HOME": str(home),
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
             "SPARK_LOCAL_DIRS": str(folder / "local"),
         }
 

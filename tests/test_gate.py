@@ -12,6 +12,7 @@ from onceproof.faults.contract import faults
 from onceproof.scenario_files.load import find, load, names
 
 from .gate import OF_CONSUMERS, ON_A_CLUSTER, SCENARIOS, WITH_DATABASES
+from .scheduling import group
 
 pytestmark = pytest.mark.sources  # the tests' scenarios use jobs from the source tree
 
@@ -69,6 +70,33 @@ def test_scenarios_of_tests_are_found_unless_marked_full() -> None:
     found = run_by_the_gate().keys()
     assert {"brokers-away", "swallows-errors", *SCENARIOS} <= found
     assert not {"in-tasks", "state-partly-committed", "held-against-itself", "avro-orders", "two-drivers"} & found
+
+
+def test_the_gate_runs_tests_with_spark_one_after_the_other() -> None:
+    """`scheduling.group` goes by files: one with the marker ``services`` has no test that uses Spark, except in the full set."""
+    real = {path: path.read_text(encoding="utf-8") for path in HERE.rglob("test_*.py") if path != Path(__file__)}
+    real = {path: text for path, text in real.items() if "mark.real" in text}
+    assert {path: with_spark(text) for path, text in real.items() if "mark.services" in text and with_spark(text)} == {}
+    groups = {path.name: group(f"{path.relative_to(HERE.parent)}::test_it") for path in real}
+    assert groups["test_scenarios_real.py"] != groups["test_puts.py"] == groups["test_explore_real.py"] == "spark"
+    assert groups["test_amqp_faults_real.py"] == "tests/consumers/test_amqp_faults_real.py"
+    checks = [
+        f"tests/sinks/test_conformance.py::test_a_shipped_sink[{name}]" for name in ("a-b-replay", "a-b-gap", "a-gap")
+    ]
+    assert len({group(check) for check in checks}) == 2
+
+
+def with_spark(text: str) -> list[str]:
+    """The tests of the gate that are real, and have no marker ``services``."""
+    tree = ast.parse(text)
+    of_all = "".join(
+        ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)
+    )
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    marks = {node.name: of_all + "".join(map(ast.unparse, node.decorator_list)) for node in functions}
+    return [
+        name for name, of in marks.items() if "mark.real" in of and "mark.services" not in of and "mark.full" not in of
+    ]
 
 
 def test_every_scenario_of_the_gate_exists() -> None:

@@ -14,19 +14,18 @@ from onceproof.base.errors import ServiceFailed
 from onceproof.base.timeline import Event
 from onceproof.base.waiting import wait_until
 from onceproof.run import run
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Path:
-    """Three brokers and no fault."""
-    original = find("broker-crash")
-    text = original.read_text().replace("{here}", str(original.resolve().parent)).replace("rows: 12000", "rows: 300")
-    lines = [line for line in text.splitlines() if "fault: crash" not in line and line != "chaos:"]
+    """Three brokers, a job without Spark, and no fault."""
     path = tmp_path / "three-brokers.yaml"
-    path.write_text("\n".join(lines).replace("broker-crash", "three-brokers"))
+    base = Path(__file__).parent / "scenarios" / "broker-cut-off.yaml"
+    flights = "{topic: flights, dataset: flights, rows: 400, partitions: 2, chunks: 2}"
+    path.write_text(f"base: {base}\ninput: [{flights}]\nchaos: []\n")
     return path
 
 

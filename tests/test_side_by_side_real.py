@@ -15,7 +15,7 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 
 def listening(owner: Owner) -> set[tuple[str, int]]:

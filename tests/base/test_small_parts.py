@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from pathlib import Path
+from socketserver import StreamRequestHandler
 
 import pytest
 
@@ -122,6 +125,34 @@ def test_the_error_for_a_run_directory_that_cannot_be_created_has_its_path_and_a
 def test_a_socket_with_too_long_a_path_is_an_environment_problem(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match=r"cannot be made: .*\n.*TMPDIR"):
         LineServer(tmp_path / ("x" * 120), "made-for-a-test", lambda _handler: None)
+
+
+def test_a_socket_is_closed_at_once_and_its_connections_stay_open(tmp_path: Path) -> None:
+    """At once: `serve_forever` itself looks only every half second whether it is to end, and each run closes three sockets."""
+
+    def echo(handler: StreamRequestHandler) -> None:
+        for line in handler.rfile:
+            handler.wfile.write(line)
+
+    def answers(client: socket.socket, line: bytes) -> bool:
+        client.sendall(line)
+        return client.recv(100) == line
+
+    seconds = 0.0
+    for number in range(8):
+        server = LineServer(tmp_path / str(number), "made-for-a-test", echo)
+        server.start()
+        with socket.socket(socket.AF_UNIX) as client, socket.socket(socket.AF_UNIX) as late:
+            client.connect(str(server.path))
+            assert answers(client, b"before\n")
+            began = time.monotonic()
+            server.close()
+            seconds += time.monotonic() - began
+            assert answers(client, b"after\n")
+            with pytest.raises(FileNotFoundError):
+                late.connect(str(server.path))
+        server.close()
+    assert seconds < 1.0
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.api.exploration import BATCHES, Wanted, explore
+from onceproof.explore import session
 from onceproof.explore.exploration import State
 from onceproof.explore.result import Exploration
 from onceproof.explore.schedules import ORDER
@@ -42,7 +43,9 @@ def test_a_shipped_sink_holds_everywhere(tmp_path: Path) -> None:
     assert result.outcome() is Outcome.HELD, result.confirmations
 
 
-def test_a_sink_that_remembers_only_in_memory_does_not_pass(tmp_path: Path) -> None:
+def test_a_sink_that_remembers_only_in_memory_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs with real kills: of the violation, and of one schedule that held (the other tests leave the sample as it is)."""
+    monkeypatch.setattr(session, "_CLEAN_SAMPLE", 1 / (len(ORDER) * len(BATCHES)))
     scenario = tmp_path / "remembered.yaml"
     jobs = folder() / "jobs"
     scenario.write_text(

@@ -24,6 +24,7 @@ def result(name: str, folder: Path) -> BugResult:
     return session.work(planted)[name]
 
 
+@pytest.mark.services
 def test_a_planted_bug_is_caught_quiet_without_its_fault_and_held_with_its_remedy(tmp_path: Path) -> None:
     found = result(GATE, tmp_path)
     assert found.passed, line(GATE, found)

@@ -60,6 +60,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
         timeline = Timeline(folder / "events.jsonl")
         with Owner() as owner:
             yield EmbeddedStack.start(
-                StackSpec(postgres=PostgresStack()), owner, folder, ensure(progress=False), timeline
+                StackSpec(postgres=PostgresStack()), owner, folder, ensure(progress=False, spark=False), timeline
             )
         timeline.close()

@@ -38,6 +38,7 @@ def compiler() -> Path:
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_two_compilations_give_the_same_file(tmp_path: Path, compiler: Path) -> None:
     made = []
     for name in ("one", "two"):
@@ -52,6 +53,7 @@ def test_two_compilations_give_the_same_file(tmp_path: Path, compiler: Path) -> 
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_the_error_for_an_incompatible_spark_shows_the_compilers_output(tmp_path: Path, compiler: Path) -> None:
     (tmp_path / "jars").mkdir()
     target = tmp_path / "target"
@@ -63,6 +65,7 @@ def test_the_error_for_an_incompatible_spark_shows_the_compilers_output(tmp_path
 
 
 @pytest.mark.real
+@pytest.mark.services
 def test_an_interrupt_ends_the_compiler_and_leaves_nothing(tmp_path: Path, compiler: Path) -> None:
     class Stopping(Progress):
         @contextmanager

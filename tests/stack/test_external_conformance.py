@@ -25,8 +25,8 @@ from . import secured
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-#: The gate runs these two.
-IN_GATE = ("naive-append", "late-endtxn")
+#: The gate runs this one, with both services. Transactions through the protocol proxy: tests/instruments/proxy/test_cluster_real.py.
+IN_GATE = ("naive-append",)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from onceproof.scenario_files.load import load_all
 from onceproof.stack.external.spark import CONNECT_S
 from onceproof.stack.processes.owner import Owner
 
-from ..external_spark import ExternalSparkServices
+from ..external_spark import QUICK, ExternalSparkServices
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(580)]
 
@@ -37,7 +37,8 @@ def scenario(
 ) -> Path:
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
     path = folder / "mine.yaml"
-    spark = f"{{master: '{cluster.master}', submit: ['{submit}', --verbose], bind: {bind}}}"
+    quick = f"--driver-java-options, '{QUICK}', --conf, 'spark.executor.extraJavaOptions={QUICK}'"
+    spark = f"{{master: '{cluster.master}', submit: ['{submit}', --verbose, {quick}], bind: {bind}}}"
     path.write_text(f"base: {base}\nstack: {{spark: {spark}}}\n{more}", encoding="utf-8")
     return path
 
@@ -64,6 +65,7 @@ def test_a_job_started_by_spark_submit_has_the_same_verdict(
     assert any(f"bootstrap.servers = [{BIND}:" in text for text in tasks)
 
 
+@pytest.mark.full
 def test_a_job_that_sets_another_master_is_an_error_not_a_verdict(
     cluster: ExternalSparkServices, tmp_path: Path
 ) -> None:

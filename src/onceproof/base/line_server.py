@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import socketserver
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from onceproof.base.errors import EnvironmentProblem
@@ -42,6 +44,9 @@ class LineServer:
     def close(self) -> None:
         """Accept no new connections; existing ones stay open. Idempotent."""
         if self._thread.ident is not None:  # never started: shutdown would wait forever for the end of serve_forever
+            # Wakes the thread, which looks only every half second whether it is to end.
+            with suppress(OSError):  # closed before
+                self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.shutdown()
         self._server.server_close()
         self.path.unlink(missing_ok=True)
