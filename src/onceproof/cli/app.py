@@ -15,6 +15,7 @@ from onceproof.cli import containers, follow_up
 from onceproof.cli import explore as explore_command
 from onceproof.cli import selftest as selftest_command
 from onceproof.cli import serve as serve_command
+from onceproof.cli import watch as watch_command
 from onceproof.cli.options import (
     DEFAULT_RUNS,
     EXIT_CODES,
@@ -442,6 +443,7 @@ app.add_typer(ci_commands.commands)
 app.add_typer(explore_command.commands)
 app.add_typer(follow_up.commands)
 app.add_typer(serve_command.commands)
+app.add_typer(watch_command.commands)
 app.add_typer(containers.commands)
 app.add_typer(selftest_command.commands)
 app.add_typer(sinks_command.commands, name="sinks", rich_help_panel="Understand a finding")

@@ -71,7 +71,9 @@ _DUE = """
     FROM judge.expected e LEFT JOIN starts s ON s.place = e.topic AND s."partition" = e."partition"
     WHERE e."offset" >= coalesce(s."offset", 0)"""
 
-_FOUND = "CREATE TEMP TABLE found AS SELECT * FROM judge.effect_rows e SEMI JOIN due d ON d.output = e.output AND d.h = e.h"
+_FOUND = (
+    "CREATE TEMP TABLE found AS SELECT * FROM judge.effect_rows e SEMI JOIN due d ON d.output = e.output AND d.h = e.h"
+)
 
 _SIDES = """
     SELECT output, h, 1 AS sign, digest_1, digest_2 FROM due UNION ALL SELECT output, h, -1, digest_1, digest_2 FROM found"""
@@ -118,9 +120,7 @@ def compare(case: Case, window: Window) -> Compared:
         case.sql(statement)
     result = Compared(case.number("SELECT count(*) FROM due"), case.number("SELECT count(*) FROM found"))
     for output in case.expectations:
-        case.sql(
-            'SELECT h, topic, "partition", "offset" FROM due WHERE output = $output', {"output": output}
-        )
+        case.sql('SELECT h, topic, "partition", "offset" FROM due WHERE output = $output', {"output": output})
         result.due[output] = list(case.db.fetchnumpy().values())
     if case.number("SELECT count(*) FROM unequal"):
         result.differs = True
@@ -173,5 +173,6 @@ def _table(case: Case, table: str, query: str) -> pa.Table:
     case.sql(f"COPY ({query}) TO {literal(str(file))} (FORMAT parquet)")
     rows = pq.read_table(file)
     schema = TABLES[table]
-    return pa.Table.from_arrays([rows[column.name].cast(column.type).combine_chunks() for column in schema], schema=schema)
-
+    return pa.Table.from_arrays(
+        [rows[column.name].cast(column.type).combine_chunks() for column in schema], schema=schema
+    )

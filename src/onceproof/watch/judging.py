@@ -12,7 +12,7 @@ then compared with what earlier windows expected: it came late, it came again, o
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import duckdb
@@ -38,6 +38,11 @@ from onceproof.watch.window import MOST_RECORDS, Positions, Window, following
 
 #: At most so many input records, one for each structure of JSON values, are added to each window, so that all windows have the same fields.
 _MOST_EXAMPLES = 64
+
+
+# A premise of `onceproof.checkers.lost_write`, and what is true of a window instead.
+_IMPORTED = "The history was imported as complete; it records no progress"
+_READ_ON = "Since then the output was read past the end that it had when the grace period was over"
 
 
 @dataclass
@@ -161,9 +166,11 @@ class Windows:
             self._part.update(scenario=stored)
         self._write(self._part, compared.inputs.to_batches(), compared.outputs.to_batches())
         verdict = judge(self._part.path)
-        named = [finding for finding in verdict.findings if finding.allowed is None]
+        named = [_worded(finding) for finding in verdict.findings if finding.allowed is None]
         if not verdict.findings:
-            result.doubts.append(f"window {result.window.number} differs, and no checker names it: {verdict.reasons[0]}")
+            result.doubts.append(
+                f"window {result.window.number} differs, and no checker names it: {verdict.reasons[0]}"
+            )
         result.doubts += [f"{f.anomaly} in output {f.output}: {f.undecided}" for f in named if f.undecided is not None]
         return named
 
@@ -219,9 +226,16 @@ class Windows:
                     writer.append(table, batch)
 
 
+def _worded(finding: Finding) -> Finding:
+    """The same finding, without the premise that a whole history was imported."""
+    witnesses = [replace(w, argument=w.argument.replace(_IMPORTED, _READ_ON)) for w in finding.witnesses]
+    return replace(finding, witnesses=tuple(witnesses))
+
+
 def _one(rows: pa.Table, topic: str, partition: int, offset: int) -> pa.Table | None:
     same = pc.and_(
-        pc.and_(pc.equal(rows["topic"], topic), pc.equal(rows["partition"], partition)), pc.equal(rows["offset"], offset)
+        pc.and_(pc.equal(rows["topic"], topic), pc.equal(rows["partition"], partition)),
+        pc.equal(rows["offset"], offset),
     )
     found = rows.filter(same)
     return found.combine_chunks() if found.num_rows else None
@@ -244,4 +258,3 @@ def _from(held: list[pa.RecordBatch], seen: Positions) -> list[pa.RecordBatch]:
         later = [offset >= seen.get((output, partition), 0) for output, partition, offset in places]
         kept.append(batch.filter(pa.array(later, pa.bool_())))
     return kept
-

@@ -1,6 +1,6 @@
 """Remembers which identities settled windows expected, so that a row that comes again later can be named.
 
-They are in files, 28 bytes per expected row, so the memory of the process does not grow. Files older than ``remember_s`` are deleted:
+They are in files, 24 bytes per expected row, so the memory of the process does not grow. Files older than ``remember_s`` are deleted:
 a row that comes again after that is still found, because nothing explains it, but not called a duplicate.
 """
 

@@ -27,6 +27,8 @@ class Late:
     cause: str
     position: str
     window: int
+    wrong: bool = False
+    """Whether it has another value than the missing row. It is then also in a finding."""
 
 
 @dataclass
@@ -80,8 +82,9 @@ def classify(
         if missing is not None:
             cause, window = missing[0].cause, missing[1]
             lost.arrived(row.output, row.identity, row.content)
-            if row.content in missing[0].contents:
-                late.append(Late(row.output, identity, cause, position, window))
+            wrong = row.content not in missing[0].contents
+            late.append(Late(row.output, identity, cause, position, window, wrong))
+            if not wrong:
                 continue
             anomaly = "wrong-value"
             why = f"Input {cause} was due in window {window}, and its row was missing.\n{position} has arrived late, with another value."
@@ -129,4 +132,3 @@ def _finding(scenario: Scenario, settled: Settled, anomaly: str, output: str, wi
     )
     claim = scenario.claim_of(output)
     return replace(found, allowed=allowance(found, claim), undecided=undecided(found, claim))
-
