@@ -77,7 +77,7 @@ def test_a_macro_that_aggregates_is_found() -> None:
     [
         ("{table: out, identity: [id]}", "does not say how far it is"),
         ("{topic: out, kind: upsert, identity: [id]}", "is of kind upsert"),
-        ("{topic: out, kind: changelog, identity: [id]}", "is of kind changelog"),
+        ("{topic: out, kind: changelog, identity: [id], claim: {order: per-key}}", "is of kind changelog"),
     ],
 )
 def test_outputs_that_never_become_final_are_refused(tmp_path: Path, output: str, why: str) -> None:
