@@ -140,9 +140,9 @@ def without_services(folder: Path, count: int, size: int, damage: int) -> None:
     assert found == planted and not tally.doubts, (found, planted, tally.doubts)
     early = memory[min(4, count - 1)]
     each = statistics.median(cpu)
-    print(f"{count} windows of {size:,} records, {planted} damaged and named")  # noqa: T201
-    print(f"CPU seconds per window: median {each:.2f}, so {size / each:,.0f} records per second and core")  # noqa: T201
-    print(f"resident memory: {early >> 20} MiB after window 5, {memory[-1] >> 20} MiB after the last: ratio {memory[-1] / early:.2f}")  # noqa: T201  # fmt: skip
+    print(f"{count} windows of {size:,} records, {planted} damaged and named")
+    print(f"CPU seconds per window: median {each:.2f}, so {size / each:,.0f} records per second and core")
+    print(f"resident memory: {early >> 20} MiB after window 5, {memory[-1] >> 20} MiB after the last: ratio {memory[-1] / early:.2f}")  # fmt: skip
 
 
 def write(bootstrap: str, rate: int, stop: threading.Event) -> None:
@@ -194,15 +194,15 @@ def live(folder: Path, seconds: int, rate: int) -> None:
         watching.wait()
     timeline.close()
     counts = verdict["counts"]
-    print(f"live: {verdict['verdict']}, {counts['input']:,} input records in {counts['windows']} windows, {statistics.median(rates):,.0f} per second")  # noqa: T201  # fmt: skip
-    print(f"lag: median {statistics.median(lags):.1f} s, most {max(lags):.1f} s (window 5 s, grace 10 s)")  # noqa: T201
-    print(f"CPU: {cpu:.0f} s, {1e6 * cpu / counts['input']:.0f} s per million input records and their rows")  # noqa: T201
-    print(f"resident memory: {memory[0] >> 20} MiB at first, {memory[-1] >> 20} MiB at last: ratio {memory[-1] / memory[0]:.2f}")  # noqa: T201  # fmt: skip
+    print(f"live: {verdict['verdict']}, {counts['input']:,} input records in {counts['windows']} windows, {statistics.median(rates):,.0f} per second")  # fmt: skip
+    print(f"lag: median {statistics.median(lags):.1f} s, most {max(lags):.1f} s (window 5 s, grace 10 s)")
+    print(f"CPU: {cpu:.0f} s, {1e6 * cpu / counts['input']:.0f} s per million input records and their rows")
+    print(f"resident memory: {memory[0] >> 20} MiB at first, {memory[-1] >> 20} MiB at last: ratio {memory[-1] / memory[0]:.2f}")  # fmt: skip
 
 
 if __name__ == "__main__":
     asked = parser.parse_args()
-    print(machine())  # noqa: T201
+    print(machine())
     with tempfile.TemporaryDirectory() as made:
         without_services(Path(made), asked.windows, asked.records, asked.damage)
     if asked.live:
