@@ -184,6 +184,23 @@ def test_a_row_that_comes_late_with_another_value_is_wrong_and_not_lost(tmp_path
     assert run.anomalies() == {"wrong-value": 1} and run.tally.late == 0
 
 
+def test_whether_keys_are_compared_is_decided_by_rows_that_the_input_explains(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.input(0)
+    run.close()
+    assert [f.anomaly for f in run.settle().findings] == ["lost-write"]  # no record of the output yet
+    run.input(1)
+    run.output(0, 1)
+    run.close()
+    assert len(run.settle().late) == 1
+    run.input(2)
+    run.windows.add_output(batch("output", [{**copy(2, 2), "key": b"another"}]))
+    run.outputs += 1
+    run.close()
+    assert [f.anomaly for f in run.settle().findings] == ["wrong-value"]
+    assert not run.tally.doubts
+
+
 def test_a_row_that_is_forgotten_and_comes_again_is_still_found(tmp_path: Path) -> None:
     run = begin(tmp_path, remember_s=0.5)
     run.input(0)

@@ -51,6 +51,8 @@ class Compared:
     expected: int = 0
     found: int = 0
     """Records that this window explains, or that have the identity of one of its rows."""
+    explained: frozenset[str] = frozenset()
+    """The outputs of which it explains some record."""
     due: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """Output -> digest of the identity, topic, partition and offset of the cause, for each expected row."""
     differs: bool = False
@@ -119,6 +121,7 @@ def compare(case: Case, window: Window) -> Compared:
     for statement in (_DUE, _FOUND, _UNEQUAL, _OTHERS):
         case.sql(statement)
     result = Compared(case.number("SELECT count(*) FROM due"), case.number("SELECT count(*) FROM found"))
+    result.explained = frozenset(output for (output,) in case.sql("SELECT DISTINCT output FROM found").fetchall())
     for output in case.expectations:
         case.sql('SELECT h, topic, "partition", "offset" FROM due WHERE output = $output', {"output": output})
         result.due[output] = list(case.db.fetchnumpy().values())
@@ -130,8 +133,8 @@ def compare(case: Case, window: Window) -> Compared:
         result.inputs = _table(case, "input", _INPUTS)
         result.outputs = _table(case, "output", _OUTPUTS)
     result.unmatched = [
-        Unmatched(*row[:5], (row[5], row[6]))
-        for row in case.sql(
+        Unmatched(output, partition, offset, h, text, (one, two))
+        for output, partition, offset, h, text, one, two in case.sql(
             'SELECT output, "partition", "offset", h, id, digest_1, digest_2 FROM others WHERE final ORDER BY 1, 2, 3'
         ).fetchall()
     ]

@@ -12,6 +12,7 @@ then compared with what earlier windows expected: it came late, it came again, o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,6 +44,9 @@ _MOST_EXAMPLES = 64
 # A premise of `onceproof.checkers.lost_write`, and what is true of a window instead.
 _IMPORTED = "The history was imported as complete; it records no progress"
 _READ_ON = "Since then the output was read past the end that it had when the grace period was over"
+
+# Part of a doubt of `onceproof.judge.case.record_key`.
+_ABOUT_KEYS = "has the key of an input record"
 
 
 @dataclass
@@ -82,6 +86,9 @@ class Windows:
         self._part = self._directory(folder / "differing")
         self._examples: dict[str, pa.Table] = {}
         self._blind = False
+        self._keys = {n: spec.compare_key for n, spec in scenario.outputs.items() if spec.compare_key is not None}
+        """Output -> whether the keys of its records are compared. If the scenario does not say it, the first window decides
+        that explains some record of the output: before that, no key of a record can be compared with that of its input."""
 
     def begin(self, start: Positions, *, lead_in: bool = False) -> None:
         """Begin the first window, or the first after the lead-in, at these offsets of the input."""
@@ -107,8 +114,8 @@ class Windows:
 
     def waiting(self) -> int:
         """The number of records, of both sides, that are held in memory."""
-        windows = sum(window.records for window in (*self.closed, self.open))
-        return windows + sum(batch.num_rows for batch in self.held)
+        rows: int = sum(window.records for window in (*self.closed, self.open)) + sum(b.num_rows for b in self.held)
+        return rows
 
     def settle(self, now: float) -> Settlement:
         """Judge the oldest closed window. Nothing has changed if it raises."""
@@ -140,12 +147,13 @@ class Windows:
             return _from(self.held, window.seen)
         compared = compare(case, window)
         result.expected, result.found = compared.expected, compared.found
-        result.doubts += case.doubts
+        undecided = self._decide_keys(case, compared)
+        result.doubts += [doubt for doubt in case.doubts if not (undecided and _ABOUT_KEYS in doubt)]
         for output, (hashes, *causes) in compared.due.items():
             self._settled.add(window.number, now, output, hashes, causes, lead_in=window.lead_in)
         if compared.differs and not window.lead_in:
             result.findings += self._named(case, compared, result)
-            self.lost.add(compared.missing, window.number)
+            self.lost.add(compared.missing, window.number, any_content=undecided)
         late, findings, doubts = classify(
             compared.unmatched, self.lost, self._settled, self.scenario, blind=self._blind
         )
@@ -157,13 +165,8 @@ class Windows:
     def _named(self, case: Case, compared: Compared, result: Settlement) -> list[Finding]:
         """The findings of the judge about what differs."""
         assert compared.inputs is not None and compared.outputs is not None
-        document = self.scenario.to_json()
-        for name, spec in document["outputs"].items():
-            # Whether keys are compared follows from all records of the window, and not from these few.
-            spec["compare_key"] = COLUMN in case.expectations[name].columns
-        stored = StoredScenario.model_validate(document)
-        if stored != self._part.run.scenario:
-            self._part.update(scenario=stored)
+        # Whether keys are compared does not follow from these few records.
+        self._set_keys(self._part, {name: COLUMN in case.expectations[name].columns for name in case.expectations})
         self._write(self._part, compared.inputs.to_batches(), compared.outputs.to_batches())
         verdict = judge(self._part.path)
         named = [_worded(finding) for finding in verdict.findings if finding.allowed is None]
@@ -173,6 +176,23 @@ class Windows:
             )
         result.doubts += [f"{f.anomaly} in output {f.output}: {f.undecided}" for f in named if f.undecided is not None]
         return named
+
+    def _decide_keys(self, case: Case, compared: Compared) -> set[str]:
+        """Let this window decide which keys are compared from now on. Returns the outputs for which it cannot."""
+        known = dict(self._keys)
+        for name in compared.explained - known.keys():
+            self._keys[name] = COLUMN in case.expectations[name].columns
+        if self._keys != known:
+            self._set_keys(self._whole, self._keys)
+        return case.expectations.keys() - self._keys.keys()
+
+    def _set_keys(self, directory: RunDir, keys: Mapping[str, bool]) -> None:
+        document = self.scenario.to_json()
+        for name, compared in keys.items():
+            document["outputs"][name]["compare_key"] = compared
+        stored = StoredScenario.model_validate(document)
+        if stored != directory.run.scenario:
+            directory.update(scenario=stored)
 
     def _unreadable(self, case: Case, result: Settlement) -> set[tuple[str, int, int]] | None:
         """The records that are not JSON objects, because of which an output cannot be read. None if that is not the reason."""
@@ -192,7 +212,8 @@ class Windows:
         if not tables:
             return []
         rows = pa.concat_tables(tables).sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
-        return rows.combine_chunks().to_batches()
+        batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
+        return batches
 
     def _learn(self, window: Window) -> None:
         """Keep a record of each structure of JSON values that was not seen before: later windows then have its fields too."""

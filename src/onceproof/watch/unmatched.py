@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,31 +36,32 @@ class Lost:
     """The rows that were reported as lost and have not arrived."""
 
     _rows: dict[tuple[str, int], tuple[Missing, int]] = field(default_factory=dict)
-    _beyond: int = 0
+    _any_content: set[tuple[str, int]] = field(default_factory=set)
+    """Rows whose content cannot be compared, because it was not known yet whether keys are part of it."""
 
-    def add(self, missing: Iterable[Missing], window: int) -> None:
+    def add(self, missing: Iterable[Missing], window: int, *, any_content: Collection[str] = ()) -> None:
+        """``any_content``: outputs whose contents cannot be compared yet."""
         for row in missing:
             if len(self._rows) < _MOST_LOST:
                 self._rows[row.output, row.identity] = (row, window)
-            else:
-                self._beyond += len(row.contents)
+                if row.output in any_content:
+                    self._any_content.add((row.output, row.identity))
 
     def find(self, output: str, identity: int) -> tuple[Missing, int] | None:
         return self._rows.get((output, identity))
 
-    def arrived(self, output: str, identity: int, content: Content) -> None:
-        """One of these rows is no longer missing: that with this content, or else any of them."""
+    def arrived(self, output: str, identity: int, content: Content) -> bool:
+        """One of these rows is no longer missing: that with this content, or else any of them. Returns whether the content is right."""
         row, window = self._rows[output, identity]
+        right = content in row.contents or (output, identity) in self._any_content
         contents = list(row.contents)
         contents.remove(content if content in contents else contents[0])
         if contents:
             self._rows[output, identity] = (row._replace(contents=tuple(contents)), window)
         else:
             del self._rows[output, identity]
-
-    def total(self, output: str) -> int:
-        """How many rows of an output are missing."""
-        return sum(len(row.contents) for row, _ in self._rows.values() if row.output == output) + self._beyond
+            self._any_content.discard((output, identity))
+        return right
 
 
 def classify(
@@ -81,8 +82,7 @@ def classify(
         known = settled.find(row.output, row.identity)
         if missing is not None:
             cause, window = missing[0].cause, missing[1]
-            lost.arrived(row.output, row.identity, row.content)
-            wrong = row.content not in missing[0].contents
+            wrong = not lost.arrived(row.output, row.identity, row.content)
             late.append(Late(row.output, identity, cause, position, window, wrong))
             if not wrong:
                 continue
