@@ -15,7 +15,6 @@ from onceproof.cli import containers, follow_up
 from onceproof.cli import explore as explore_command
 from onceproof.cli import selftest as selftest_command
 from onceproof.cli import serve as serve_command
-from onceproof.cli import watch as watch_command
 from onceproof.cli.options import (
     DEFAULT_RUNS,
     EXIT_CODES,
@@ -38,6 +37,7 @@ from onceproof.cli.options import (
 )
 from onceproof.cli.output import Output, failing_well
 from onceproof.cli.sinks import command as sinks_command
+from onceproof.cli.watch import command as watch_command
 
 _RUN, _WRITE = "Run and judge", "Write a scenario"  # groups of commands in --help
 
