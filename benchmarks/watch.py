@@ -30,6 +30,7 @@ from measure import machine
 
 from onceproof.base.timeline import Timeline
 from onceproof.history.schema import TABLES
+from onceproof.judge.findings import Verdict
 from onceproof.scenario.stack import StackSpec
 from onceproof.scenario_files.load import load_to_judge
 from onceproof.stack.embedded import EmbeddedStack
@@ -177,7 +178,7 @@ def live(folder: Path, seconds: int, rate: int) -> None:
         command = [sys.executable, "-m", "onceproof", "watch", str(scenario), *options]
         watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         process, lags, memory, rates, cpu = psutil.Process(watching.pid), [], [], [], 0.0
-        verdict = {}
+        verdict: Verdict | None = None
         assert watching.stdout is not None
         for line in watching.stdout:
             event = json.loads(line)
@@ -189,12 +190,13 @@ def live(folder: Path, seconds: int, rate: int) -> None:
             elif event["event"] == "ending":
                 stop.set()
             elif event["event"] == "verdict":
-                verdict = event
+                verdict = Verdict.from_json(event)
         writer.join()
         watching.wait()
     timeline.close()
-    counts = verdict["counts"]
-    print(f"live: {verdict['verdict']}, {counts['input']:,} input records in {counts['windows']} windows, {statistics.median(rates):,.0f} per second")  # fmt: skip
+    assert verdict is not None
+    counts = verdict.counts
+    print(f"live: {verdict.outcome}, {counts['input']:,} input records in {counts['windows']} windows, {statistics.median(rates):,.0f} per second")  # fmt: skip
     print(f"lag: median {statistics.median(lags):.1f} s, most {max(lags):.1f} s (window 5 s, grace 10 s)")
     print(f"CPU: {cpu:.0f} s, {1e6 * cpu / counts['input']:.0f} s per million input records and their rows")
     print(f"resident memory: {memory[0] >> 20} MiB at first, {memory[-1] >> 20} MiB at last: ratio {memory[-1] / memory[0]:.2f}")  # fmt: skip
