@@ -104,7 +104,6 @@ class _Cut:
     """The ends of the input, to be read before it is closed."""
     seen: dict[tuple[str, int], int]
     """How far the outputs had been read just before these ends were asked for."""
-    at: float
 
 
 @dataclass
@@ -227,7 +226,7 @@ class _Loop:
         now = time.monotonic()
         for topic, partition, messages in self._inputs.read(_TURN_S):
             self._note_read(topic, len(messages))
-            self._take_input(topic, partition, messages, now)
+            self._take_input(topic, partition, messages)
         for topic, partition, messages in self._outputs.read(_TURN_S):
             for name in self._outputs_of[topic]:
                 self._note_read(name, len(messages))
@@ -239,7 +238,7 @@ class _Loop:
         self._settle_due()
         self._report_progress()
 
-    def _take_input(self, topic: str, partition: int, messages: list[Message], now: float) -> None:
+    def _take_input(self, topic: str, partition: int, messages: list[Message]) -> None:
         if self._last:
             return
         if self._lead_in_ends is not None:
@@ -249,7 +248,8 @@ class _Loop:
                 self._after_lead_in.append((topic, partition, after))
                 messages = messages[: len(messages) - len(after)]
         if messages:
-            self.windows.add_input(input_batch(topic, partition, messages, [COMMITTED] * len(messages)), now)
+            batch = input_batch(topic, partition, messages, [COMMITTED] * len(messages))
+            self.windows.add_input(batch, time.monotonic())
 
     def _pass_lead_in(self, now: float) -> None:
         """End the lead-in when its records have been read, and settle it at once: it is not judged."""
@@ -258,7 +258,7 @@ class _Loop:
             self.windows.begin(self._lead_in_ends)
             self._lead_in_ends = None
             for records in self._after_lead_in:
-                self._take_input(*records, now)
+                self._take_input(*records)
             self._after_lead_in = []
             self._judged_until = now
             self._next_cut = now + self._options.window_s
@@ -270,10 +270,11 @@ class _Loop:
                 for (topic, partition), offset in self._outputs.positions.items()
                 for name in self._outputs_of[topic]
             }
-            self._cut = _Cut(self._inputs.ends(), seen, now)
+            self._cut = _Cut(self._inputs.ends(), seen)
             self._note_behind(self._inputs, self._cut.ends)
         if self._cut is not None and reached(self._inputs.positions, self._cut.ends):
-            self.windows.close(self._cut.seen, self._cut.at)
+            # Not the time of the cut: records that were written since then have been read as well, and are in this window.
+            self.windows.close(self._cut.seen, time.monotonic())
             self._cut, self._next_cut = None, max(self._next_cut + self._options.window_s, now)
             self._last = last
 
