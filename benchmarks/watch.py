@@ -159,7 +159,7 @@ def write(bootstrap: str, rate: int, stop: threading.Event) -> None:
             job.produce("bench-out", row(at), f"k{at % 100}")
         job.flush(30.0)
         number = target
-        time.sleep(0.1)
+        stop.wait(0.1)
 
 
 def live(folder: Path, seconds: int, rate: int) -> None:

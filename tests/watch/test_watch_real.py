@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.scenario.stack import StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
@@ -28,6 +29,8 @@ from onceproof.stack.processes.owner import Owner
 pytestmark = [pytest.mark.real, pytest.mark.services]
 
 WINDOW_S, GRACE_S = 1, 3
+#: Never set: the pipeline writes at a steady pace.
+PACE = threading.Event()
 #: Two windows pass until a row is settled. The rest is what this machine may need for two judgements while it is busy.
 SOON_S = 2 * WINDOW_S + GRACE_S + 15
 
@@ -117,10 +120,12 @@ oracle:
         ]
 
     def wait_for(self, event: str, enough: Callable[[list[Any]], bool] = bool, within_s: float = 90.0) -> None:
-        deadline = time.monotonic() + within_s
-        while not enough(self.of(event)):
-            assert time.monotonic() < deadline and self.process.poll() is None, (self.lines, self.errors())
-            time.sleep(0.1)
+        def seen() -> bool:
+            found = enough(self.of(event))
+            assert found or self.process.poll() is None, (self.lines, self.errors())
+            return found
+
+        wait_until(f"the event {event}", seen, deadline_s=within_s)
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -169,7 +174,7 @@ def test_it_names_what_is_planted_while_it_watches(stack: EmbeddedStack, tmp_pat
         if first == 1300:
             job.write([1345], price=0.5)
             job.plant(1345)
-        time.sleep(0.2)
+        PACE.wait(0.2)
     watching.wait_for("finding", lambda lines: any("1456" in json.dumps(line) for _, line in lines))
     job.write([1456])  # after it was reported as lost
     job.write([300])  # long after its window was settled
@@ -217,7 +222,7 @@ def test_a_right_pipeline_is_held_and_a_signal_ends_it_with_a_verdict(stack: Emb
     for first in range(0, 600, 100):
         job.feed(range(first, first + 100))
         job.write(list(range(first, first + 100)))
-        time.sleep(0.3)
+        PACE.wait(0.3)
     code = watching.end()
     assert code == 0, (watching.lines, watching.errors())
     verdict = watching.of("verdict")[0][1]
