@@ -13,7 +13,8 @@ pytestmark = pytest.mark.sources
 ROOT = Path(__file__).parent.parent
 LINKED = ("chaos", "sinks", "checkers", "reports")
 
-#: In the order of a run. `imports` is the other way to get a history: from data that onceproof did not record.
+#: In the order of a run. `imports` is the other way to get a history: from data that onceproof did not record; `watch` judges
+#: data as it is written.
 ORDER = (
     *("base", "values", "sinks", "scenario", "data", "formats"),
     *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos", "kinds"),
@@ -21,6 +22,7 @@ ORDER = (
     *(
         "scenario_files",
         "imports",
+        "watch",
         "run",
         "qualify",
         "warm",

@@ -103,6 +103,12 @@ class uninterrupted:  # noqa: N801 - used as a context manager, like contextlib'
                 raise interrupted(number)
 
 
+def taken() -> None:
+    """The signals so far were the regular end of this command: `check` does not raise them."""
+    if _watch is not None:
+        _watch.last = None
+
+
 def ignore() -> None:
     """From now on ignore the signals: the exit code is known, and the interpreter is about to end."""
     for number in SIGNALS:

@@ -37,6 +37,7 @@ from onceproof.cli.options import (
 )
 from onceproof.cli.output import Output, failing_well
 from onceproof.cli.sinks import command as sinks_command
+from onceproof.cli.watch import command as watch_command
 
 _RUN, _WRITE = "Run and judge", "Write a scenario"  # groups of commands in --help
 
@@ -442,6 +443,7 @@ app.add_typer(ci_commands.commands)
 app.add_typer(explore_command.commands)
 app.add_typer(follow_up.commands)
 app.add_typer(serve_command.commands)
+app.add_typer(watch_command.commands)
 app.add_typer(containers.commands)
 app.add_typer(selftest_command.commands)
 app.add_typer(sinks_command.commands, name="sinks", rich_help_panel="Understand a finding")

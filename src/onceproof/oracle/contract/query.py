@@ -7,7 +7,7 @@ DuckDB's parser shows the parts of a query, and DuckDB's catalogue shows which f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -130,6 +130,61 @@ def as_decimals(expression: str) -> set[str]:
     return names
 
 
+def several_records(query: str, topics: Collection[str]) -> str | None:
+    """Return why a row of a query (one that `select_problem` accepts) may depend on several input records; None if it cannot.
+
+    The query must be one plain SELECT over one of ``topics``, without anything that combines rows.
+    """
+    statements = _parsed(query).get("statements") or [{}]
+    node = statements[0].get("node") or {}
+    if node.get("type") != "SELECT_NODE" or (node.get("cte_map") or {}).get("map"):
+        return "is not one plain SELECT (a WITH or a UNION, for example)"
+    source = node.get("from_table") or {}
+    path = (source.get("qualified_name") or {}).get("path") or [""]
+    known = {topic.lower() for topic in topics}
+    if source.get("type") != "BASE_TABLE" or len(path) > 1 or path[0].lower() not in known:
+        return "does not read one input topic alone"
+    if node.get("group_expressions") or node.get("having") or node.get("aggregate_handling") != "STANDARD_HANDLING":
+        return "has GROUP BY or HAVING"
+    if node.get("modifiers") or node.get("qualify"):
+        return "has ORDER BY, LIMIT, DISTINCT or QUALIFY"
+    return combines_rows(query)
+
+
+def combines_rows(query: str) -> str | None:
+    """Return which expression of a query takes several rows: an aggregate, a window function, a subquery. None if none does."""
+    for node, _ in _nodes(_parsed(query)):
+        name = str(node.get("function_name", "")).lower()
+        if node.get("class") == "WINDOW":
+            return f"has a window function, {name or 'OVER'}()"
+        if node.get("class") == "SUBQUERY":
+            return "has a subquery"
+        if name and _aggregates(name):
+            return f"has an aggregate, {name}()"
+    return None
+
+
+def selected(query: str) -> set[str] | None:
+    """Return the names, in lower case, of the columns of one plain SELECT; None if a `*` is among them."""
+    statements = _parsed(query).get("statements") or [{}]
+    columns = (statements[0].get("node") or {}).get("select_list") or []
+    if any(column.get("class") == "STAR" for column in columns):
+        return None
+    return {str(column.get("alias") or (column.get("column_names") or [""])[-1]).lower() for column in columns}
+
+
+@lru_cache(maxsize=512)
+def _aggregates(name: str) -> bool:
+    """Whether the function, or one that this macro calls, takes several rows."""
+    known = _catalogue()
+    inside = [
+        str(node.get("function_name", "")).lower()
+        for definition in known.macros.get(name, ())
+        for node, _ in _nodes(_parsed(f"SELECT {definition}"))
+    ]
+    return name in known.aggregates or any(_aggregates(inner) for inner in inside if inner and inner != name)
+
+
 @lru_cache(maxsize=128)
 def _parsed(query: str) -> Any:
     """Return DuckDB's tree of a SELECT; it has ``error`` if DuckDB gives none (a PIVOT without IN)."""
@@ -209,6 +264,7 @@ class _Catalogue:
     volatile: frozenset[str]
     macros: dict[str, tuple[str, ...]]
     views: frozenset[str]
+    aggregates: frozenset[str]
 
 
 @lru_cache(maxsize=1)
@@ -219,10 +275,15 @@ def _catalogue() -> _Catalogue:
             WHERE stability <> 'CONSISTENT' OR has_side_effects""").fetchall()
         macros = db.execute("""SELECT lower(function_name), list(macro_definition) FROM duckdb_functions()
             WHERE function_type = 'macro' AND macro_definition IS NOT NULL GROUP BY 1""").fetchall()
+        aggregates = db.execute("""SELECT DISTINCT lower(function_name) FROM duckdb_functions()
+            WHERE function_type = 'aggregate'""").fetchall()
         views = db.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal").fetchall()
     names = {name for (name,) in volatile} - _NO_VALUE
     return _Catalogue(
-        frozenset(names | _VOLATILE), {n: tuple(d) for n, d in macros}, frozenset(name for (name,) in views)
+        frozenset(names | _VOLATILE),
+        {n: tuple(d) for n, d in macros},
+        frozenset(name for (name,) in views),
+        frozenset(name for (name,) in aggregates),
     )
 
 
