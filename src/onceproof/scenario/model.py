@@ -100,7 +100,7 @@ def _argument(value: Any) -> Any:
     raise ValueError("the value of an option is text or a whole number; write true for an option without a value")
 
 
-_Argument = Annotated[
+Argument = Annotated[
     Any,
     AfterValidator(_argument),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}, {"const": True}]}),
@@ -126,7 +126,7 @@ class PipelineSpec(Model):
         description="instead of command: a Python function, module:function or {here}/file.py:function, that is called with the "
         "Spark session and args and returns the query's DataStreamWriter, not started (`onceproof explore` needs it)",
     )
-    args: dict[str, _Argument] = Field(
+    args: dict[str, Argument] = Field(
         default_factory=dict,
         exclude=True,  # `_args_in_command` moves them into the command
         description="options appended to the command: NAME: VALUE becomes --NAME=VALUE, NAME: true becomes --NAME",
