@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from onceproof.base.errors import ScenarioError
 from onceproof.cli.app import app
 from onceproof.judge.checker import checkers
-from onceproof.scenario.phenomena import GROUPS, PHENOMENA, of
+from onceproof.scenario.phenomena import PHENOMENA, of
+from onceproof.scenario.phenomenon import GROUPS
 from onceproof.scenario_files.library import Entry, Row, entries, rows
 from onceproof.scenario_files.load import load
 

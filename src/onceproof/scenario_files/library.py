@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onceproof.base.errors import ScenarioError
-from onceproof.scenario.phenomena import PHENOMENA, Case, Phenomenon
+from onceproof.scenario.phenomena import PHENOMENA
+from onceproof.scenario.phenomenon import Case, Phenomenon
 from onceproof.scenario_files import document
 from onceproof.scenario_files.load import find, names
 
