@@ -133,15 +133,15 @@ def evolutions(encoding: str) -> list[Change]:
     both = ({f"{STATE}.encodingFormat": encoding},) * 2
     old = counted("count LONG")
     return [
-        Change(f"{what} (`{encoding}`)", before, after, settings=both)
+        Change(f"`transformWithState`, `{encoding}`: {what}", before, after, settings=both)
         for what, before, after in (
-            ("a column added at the end of its state", old, counted("count LONG, last LONG")),
+            ("a column added at the end", old, counted("count LONG, last LONG")),
             ("a column added before the others", old, counted("last LONG, count LONG")),
             ("two columns exchanged", counted("count LONG, last LONG"), counted("last LONG, count LONG")),
-            ("its column renamed", old, counted("number LONG", of="number")),
-            ("its column widened, INT to LONG", counted("count INT"), old),
-            ("its column narrowed, LONG to INT", old, counted("count INT")),
-            ("its state variable renamed", old, counted("count LONG", name="visits")),
+            ("a column renamed", old, counted("number LONG", of="number")),
+            ("a column widened, INT to LONG", counted("count INT"), old),
+            ("a column narrowed, LONG to INT", old, counted("count INT")),
+            ("the state variable renamed", old, counted("count LONG", name="visits")),
         )
     ]
 
@@ -180,7 +180,9 @@ GROUPS: dict[str, Callable[[], list[Change]]] = {
         Change("a window of 1 hour becomes 30 minutes", windowed("1 hour"), windowed("30 minutes")),
         Change("a tumbling window becomes a sliding one", windowed("1 hour"), windowed("1 hour", "30 minutes")),
         Change(
-            "the watermark's delay, 1 hour to 10 minutes", windowed("1 hour"), windowed("1 hour", None, "10 minutes")
+            "the watermark's delay, 1 hour to 10 minutes (without late records)",
+            windowed("1 hour"),
+            windowed("1 hour", None, "10 minutes"),
         ),
         Change(
             "`spark.sql.shuffle.partitions`, 2 to 5",
@@ -263,7 +265,7 @@ def run(
 
 
 def outcome(spark: SparkSession, change: Change, folder: Path) -> tuple[str, str]:
-    """Spark's answer, and what the output holds afterwards."""
+    """Spark's answer; its error class, or the first row of the output that is wrong."""
     source, checkpoint, mode = folder / "in", folder / "old", change.mode
     source.mkdir(parents=True)
     write(source / "1.json", records(range(20)))
@@ -306,7 +308,8 @@ def main() -> None:
     spark = SparkSession.builder.appName("upgrades").master("local[2]").config(map=SETTINGS).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     print(
-        f"Spark {spark.version}\n\n| change | Spark's answer | what the output holds |\n| --- | --- | --- |", flush=True
+        f"Spark {spark.version}\n\n| change | Spark's answer | its error, or the first wrong row |\n| --- | --- | --- |",
+        flush=True,
     )
     with tempfile.TemporaryDirectory() as folder:
         for group in chosen:
