@@ -143,8 +143,7 @@ class CheckpointDamage(AtItsPoint[CheckpointDamageSpec]):
 def _damage(folder: Path, what: What, batch: int) -> list[str]:
     """Damage the checkpoint. Returns what was damaged, as paths below the checkpoint; empty if the file was missing."""
     if what == "folder":
-        for entry in list(folder.iterdir()):  # the folder itself may be the watched root
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        empty(folder)
         return [f"the checkpoint {folder.name}"]
     path = folder / "metadata" if what == "metadata" else folder / "commits" / str(batch)
     if not path.exists():
@@ -156,3 +155,9 @@ def _damage(folder: Path, what: What, batch: int) -> list[str]:
     # Remove Hadoop's checksum too: a checksum that does not match would be a second damage.
     (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
     return [str(path.relative_to(folder))]
+
+
+def empty(folder: Path) -> None:
+    """Remove everything in the checkpoint, but not the folder itself: it may be the watched root."""
+    for entry in list(folder.iterdir()):
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

@@ -32,6 +32,7 @@ SCENARIOS = frozenset(
         "stopped-in-batch-naive",  # stop (SIGTERM); lost-write
         "torn-batch-autocommit",  # crash-at-frame; torn-batch
         "two-drivers-fenced",  # fence
+        "upgraded-sum-continued",  # upgrade
         "zombie-driver-unfenced",  # stall of the driver; zombie-write
     }
 )

@@ -151,6 +151,21 @@ def plain_append(postgres: str, table: str) -> Callable[[DataFrame, int], None]:
     return append
 
 
+def plain_upsert(postgres: str, table: str, key: Sequence[str]) -> Callable[[DataFrame, int], None]:
+    """For ``foreachBatch``: insert each row, or replace the one with its key. A replay writes the same again, and remembers nothing."""
+
+    def upsert(batch: DataFrame, _batch_id: int) -> None:
+        rows = batch.collect()
+        newer = [
+            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in batch.columns if name not in key
+        ]
+        on_conflict = sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(names(key), sql.SQL(", ").join(newer))
+        with psycopg.connect(postgres) as connection, connection.cursor() as cursor:
+            cursor.executemany(insert_into(table, batch.columns) + on_conflict, rows)
+
+    return upsert
+
+
 def appending(args: argparse.Namespace, pipeline: str) -> Callable[[DataFrame, int], None]:
     """Appends to the table of ``args``, effectively once; with ``--naive`` without remembering which batches were written."""
     if args.naive:

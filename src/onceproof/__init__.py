@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from onceproof.api.faults import SlowPut as SlowPut
     from onceproof.api.faults import Stall as Stall
     from onceproof.api.faults import Stop as Stop
+    from onceproof.api.faults import Upgrade as Upgrade
     from onceproof.api.faults import fault as fault
     from onceproof.api.histories import import_history as import_history
     from onceproof.api.qualification import qualify as qualify

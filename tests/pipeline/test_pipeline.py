@@ -16,7 +16,7 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.pipeline.supervisor import Pipeline
+from onceproof.pipeline.supervisor import Pipeline, Program
 from onceproof.stack.processes import procfs
 from onceproof.stack.processes.owner import Owner, Service
 
@@ -41,7 +41,7 @@ def supervise(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> 
     timeline = Timeline(tmp_path / "events.jsonl")
     with Owner() as owner:
 
-        def make(script: str, *, limit: int = 2) -> Pipeline:
+        def make(script: str, *, limit: int = 2, first: Program | None = None) -> Pipeline:
             return Pipeline(
                 [sys.executable, "-c", script],
                 {"PATH": "/usr/bin:/bin"},
@@ -53,6 +53,7 @@ def supervise(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> 
                 may_restart=lambda: world.fired,
                 progress=lambda: world.progress,
                 calm=lambda: world.calm,
+                first=first,
             )
 
         yield make
@@ -108,6 +109,24 @@ def test_a_killed_driver_is_restarted_and_its_exit_marked_as_killed(supervise: C
     assert start == 0 and job.exits[0].killed and job.failed_since(0.0) is None
     assert not any(psutil.pid_exists(pid) for pid in before)
     job.stop()
+
+
+def test_an_upgrade_replaces_the_first_version_at_the_next_start(supervise: Callable[..., Pipeline]) -> None:
+    old = Program([sys.executable, "-c", f"'old'; {SLEEP}"], {"PATH": "/bin", "VERSION": "1"})
+    job = supervise(SLEEP, limit=5, first=old)
+    job.start()
+    for _ in range(2):  # a restart alone changes nothing
+        before = job.executes()
+        assert before is not None and list(before.command) == list(old.command) and before.env["VERSION"] == "1"
+        start = job.kill_driver()
+        until("the restart", lambda start=start: job.restarted_since(start) and job.is_running())
+    job.upgrade()
+    start = job.kill_driver()
+    until("the upgrade", lambda: job.restarted_since(start) and job.is_running())
+    after = job.executes()
+    assert after is not None and after.command[-1] == SLEEP and "VERSION" not in after.env
+    job.stop()
+    assert job.executes() is None
 
 
 def test_a_driver_that_ended_by_itself_is_not_marked_as_killed(supervise: Callable[..., Pipeline]) -> None:

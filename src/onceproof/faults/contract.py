@@ -17,7 +17,7 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.evidence.item import Evidence
 from onceproof.scenario import kinds
 from onceproof.scenario.base import AnyFaultSpec
-from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.model import FaultSpec, PipelineSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint
 
@@ -91,7 +91,7 @@ class FaultOf(Protocol[ContextT, SeenT]):
     ``ContextT`` is what the fault may read and change.
 
     Abilities that only some kinds need are protocols of their own: `ReadsFrames`, `NeedsInput`, `Watches`, `TakesTurns`, `NeedsControl`,
-    `onceproof.faults.job.OffersCells`, and those of `onceproof.consumers.routes`. A kind has an ability if it has the method.
+    `ReplacesJob`, `onceproof.faults.job.OffersCells`, and those of `onceproof.consumers.routes`. A kind has an ability if it has the method.
     """
 
     Spec: ClassVar[type[Any]]
@@ -169,6 +169,14 @@ class TakesTurns(Protocol):
         """Why, worded to follow "already"."""
 
 
+@runtime_checkable
+class ReplacesJob(Protocol):
+    """A kind that replaces the job: until it strikes, the job is started as `first_pipeline` says."""
+
+    @classmethod
+    def first_pipeline(cls, spec: Any, scenario: Scenario) -> PipelineSpec: ...
+
+
 EXECUTORS = "the executors' processes"
 """What a fault in the middle of a task must control; only an external Spark cluster does not give it."""
 
@@ -183,6 +191,15 @@ class NeedsControl(Protocol):
     @classmethod
     def needs_control(cls, spec: Any) -> str | None:
         """What must be under control, worded to follow "needs control of"; None if this spec needs none."""
+
+
+def first_pipeline(scenario: Scenario) -> PipelineSpec | None:
+    """How the job is started until a fault replaces it; None if no fault does."""
+    for spec in scenario.chaos:
+        kind = fault_of(spec)
+        if isinstance(kind, ReplacesJob):
+            return kind.first_pipeline(spec, scenario)
+    return None
 
 
 def needs_control(spec: AnyFaultSpec) -> str | None:

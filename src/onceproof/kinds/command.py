@@ -16,7 +16,7 @@ from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.base.timeline import Timeline
 from onceproof.data import datasets
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import needs_proxy, strikes_tasks
+from onceproof.faults.contract import first_pipeline, needs_proxy, strikes_tasks
 from onceproof.faults.controller import FaultController
 from onceproof.faults.survey import watch
 from onceproof.formats.feed import fed_records
@@ -29,7 +29,7 @@ from onceproof.pipeline.drive import FeedLoop
 from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hinted_schedules
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
-from onceproof.pipeline.supervisor import Pipeline
+from onceproof.pipeline.supervisor import Pipeline, Program
 from onceproof.pipeline.tiers.kept import Tiers
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
@@ -176,24 +176,31 @@ class SparkJob:
         jar, gate = stack.checkpoint_jar, self._instruments.gate_folder
         if self._events is not None:
             self._events.mkdir(parents=True)
-        return Pipeline(
-            [fill(word, values) for word in self._scenario.job_command()],
-            job_environment(
+
+        def program(scenario: Scenario) -> Program:
+            own = {name: fill(value, {**values, **hidden}) for name, value in scenario.pipeline.env.items()}
+            env = job_environment(
                 class_path=stack.spark_class_path,
                 archive=stack.spark_archive,
                 scratch=scratch,
                 passfile=stack.postgres.passfile if stack.postgres is not None else None,
                 failpoints=self._instruments.failpoint_socket,
-                own={
-                    **(store.environment if store is not None else {}),
-                    **{name: fill(value, {**values, **hidden}) for name, value in spec.env.items()},
-                },
+                own={**(store.environment if store is not None else {}), **own},
                 secrets=spec.secrets,
                 checkpoint=CheckpointFiles(jar, gate, hurried=spec.trigger == "fast") if jar else None,
                 cluster=stack.spark.conf if stack.spark is not None else None,
                 events=self._events,
                 defaults=store.settings() if store is not None else {},
-            ),
+            )
+            return Program([fill(word, values) for word in scenario.job_command()], env)
+
+        job, older = program(self._scenario), first_pipeline(self._scenario)
+        real = "its tasks run on a cluster" if stack.spark is not None else None
+        if older is not None:
+            real = "a kept JVM would have the settings of the version before the upgrade"
+        return Pipeline(
+            job.command,
+            job.env,
             owner=owner,
             timeline=self._timeline,
             logs=execution.directory.logs,
@@ -206,8 +213,9 @@ class SparkJob:
                 execution.tier,
                 owner.scratch / "jvm",
                 self._instruments.gate,
-                never="its tasks run on a cluster" if stack.spark is not None else None,
+                never=real,
             ),
+            first=None if older is None else program(self._scenario.model_copy(update={"pipeline": older})),
         )
 
     @contextmanager

@@ -13,8 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import masked
@@ -58,6 +60,15 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Program:
+    """What a start of the driver executes."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    """The whole environment."""
+
+
+@dataclass(frozen=True)
 class Exit:
     start: int
     """Which start of the driver, from 0."""
@@ -89,10 +100,11 @@ class Pipeline:
         progress: Callable[[], int],
         calm: Callable[[], bool],
         tiers: Tiers | None = None,
+        first: Program | None = None,
     ) -> None:
-        """``tiers``: how its JVMs are started; None: by Spark's own scripts."""
-        self._command = list(command)
-        self._env = dict(env)
+        """``tiers``: how its JVMs are started; None: by Spark's own scripts. ``first``: what is started until `upgrade`."""
+        self._program = Program(list(command), dict(env))
+        self._first = None if first is None else Program(list(first.command), dict(first.env))
         self._owner = owner
         self._timeline = timeline
         self._logs = logs
@@ -205,6 +217,21 @@ class Pipeline:
 
         wait_until(f"the Connect {role} to be gone after SIGKILL", gone, deadline_s=_KILLED_S, every_s=0.01)
         return start
+
+    def upgrade(self) -> None:
+        """Start the job as its scenario says from the next start on, no longer as ``first`` said."""
+        with self._lock:
+            self._first = None
+
+    def executes(self) -> Program | None:
+        """What the current driver's first process executes, as the kernel reports it; None if it is gone."""
+        with self._lock:
+            service = self._service
+        try:
+            process = psutil.Process(service.pid) if service is not None else None
+            return None if process is None else Program(process.cmdline(), process.environ())
+        except psutil.Error:
+            return None
 
     def ask_driver_to_end(self) -> int:
         """Send SIGTERM to the driver's first process, as a cluster does before a deployment. Returns which start it was.
@@ -338,7 +365,9 @@ class Pipeline:
     def _prepare(self, tiers: Tiers) -> None:
         """Put the harness's own ``spark-submit`` in the place of Spark's, where that is possible."""
         kept = tiers.wanted == "kept"
-        why = spark_home.why_not(self._command, self._env, tiers.folder.parent)
+        programs = [self._program, *([self._first] if self._first is not None else [])]
+        reasons = (spark_home.why_not(list(one.command), one.env, tiers.folder.parent) for one in programs)
+        why = next((reason for reason in reasons if reason is not None), None)
         if why is None:
             if kept and tiers.never is None:
                 self._keeper = Keeper(
@@ -352,7 +381,10 @@ class Pipeline:
             self._launcher = Launcher(
                 tiers.folder, self._timeline, start_of_driver=lambda: self.current_start, keeper=self._keeper
             )
-            self._env["SPARK_HOME"] = str(self._launcher.home)
+            home = {"SPARK_HOME": str(self._launcher.home)}
+            self._program = replace(self._program, env={**self._program.env, **home})
+            if self._first is not None:
+                self._first = replace(self._first, env={**self._first.env, **home})
         if kept and self._keeper is None:
             self._timeline.emit("warning", message=f"tier kept is not used, every kill is real: {why or tiers.never}")
 
@@ -369,9 +401,9 @@ class Pipeline:
         with self._lock:
             if self._stopping.is_set():
                 return
-            number = self._starts
+            number, program = self._starts, self._first or self._program
             self._service = self._owner.start(
-                f"driver-{number}", self._command, log=self._log_of(number), env=self._env, cwd=self._cwd
+                f"driver-{number}", program.command, log=self._log_of(number), env=program.env, cwd=self._cwd
             )
             self._killed = self._asked_to_end = False
             self._starts += 1

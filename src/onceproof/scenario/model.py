@@ -102,7 +102,7 @@ def _argument(value: Any) -> Any:
     raise ValueError("the value of an option is text or a whole number; write true for an option without a value")
 
 
-_Argument = Annotated[
+Argument = Annotated[
     Any,
     AfterValidator(_argument),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}, {"const": True}]}),
@@ -151,7 +151,7 @@ class PipelineSpec(Model):
         description="the job is a client of Spark Connect: onceproof starts the server, which is the driver, and the command with "
         "its address in SPARK_REMOTE. Client and server can crash separately; {} for no settings",
     )
-    args: dict[str, _Argument] = Field(
+    args: dict[str, Argument] = Field(
         default_factory=dict,
         exclude=True,  # `_args_in_command` moves them into the command
         description="options appended to the command: NAME: VALUE becomes --NAME=VALUE, NAME: true becomes --NAME",

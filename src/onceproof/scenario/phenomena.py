@@ -293,6 +293,12 @@ PHENOMENA = (
         _one("wrong-value"),
     ),
     Phenomenon(
+        "C6",
+        "A timer fires again",
+        "A timer in the state has fired when the process dies, and fires again in the replay of its batch.",
+        _one("duplicate"),
+    ),
+    Phenomenon(
         "D1",
         "Two streams joined",
         "One side of a join waits in the state when the process dies.",
@@ -383,23 +389,41 @@ PHENOMENA = (
         "All 336,776 flights of a year pass through the reference pipelines under faults.",
         _one(),
     ),
+    Phenomenon(
+        "F1",
+        "An aggregation is changed",
+        "A new version adds up something else, and continues with the sums that the old one has left in the state.",
+        _one("wrong-value"),
+    ),
+    Phenomenon(
+        "F2",
+        "The schema of a state is changed",
+        "A new version does not find in the state what the old one has written there, and starts from nothing.",
+        _one("wrong-value"),
+    ),
+    Phenomenon(
+        "F3",
+        "A column is added",
+        "A new version writes one more column, and only in the rows that it reads itself.",
+        _one("wrong-value"),
+    ),
 )
 
 
 def of(name: str) -> tuple[Phenomenon, tuple[Case, ...]]:
     """The phenomenon and the cases that ``name`` means: ``A3`` all of them, ``A3/slow`` one. Raises `ValueError` with a suggestion."""
-    for one in PHENOMENA:
-        if name == one.id:
-            return one, one.cases
-        for case in one.cases:
-            if case.name and name == f"{one.id}/{case.name}":
-                return one, (case,)
+    for phenomenon in PHENOMENA:
+        if name == phenomenon.id:
+            return phenomenon, phenomenon.cases
+        for case in phenomenon.cases:
+            if case.name and name == f"{phenomenon.id}/{case.name}":
+                return phenomenon, (case,)
     raise ValueError(f"there is no such phenomenon; {suggest(name, known())}")
 
 
 def known() -> list[str]:
     """All names that a scenario can write."""
-    return [name for one in PHENOMENA for name in one.names()]
+    return [name for phenomenon in PHENOMENA for name in phenomenon.names()]
 
 
 def _checked(name: str) -> str:

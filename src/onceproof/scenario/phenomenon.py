@@ -10,6 +10,7 @@ GROUPS = {
     "C": "State, windows, time",
     "D": "Joins and databases",
     "E": "A whole application",
+    "F": "Upgrades of a job",
 }
 
 

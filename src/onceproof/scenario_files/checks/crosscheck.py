@@ -17,7 +17,7 @@ from onceproof.base.registry import suggest
 from onceproof.base.user_code import name_problem
 from onceproof.base.words import times
 from onceproof.data import dataset_of, datasets, rows_of
-from onceproof.faults.contract import SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
+from onceproof.faults.contract import ReplacesJob, SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
 from onceproof.faults.controller import struck_target
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
@@ -44,6 +44,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
         *_KIND_CHECKS[scenario.pipeline.kind](scenario),
         *output_models.complaints(scenario),
         *_command(scenario, here),
+        *_before_upgrade(scenario, here),
         *_secrets(scenario),
         *_expectation(scenario),
         *_specs(scenario),
@@ -288,6 +289,18 @@ def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
         hint = f"'{{python}}' is {sys.executable}" if "python" in filled else "give its path, or put its folder on PATH"
         yield Complaint(("pipeline", "command", 0), f"program {filled!r} was not found", hint)
     yield from _arguments(arguments, here, 1)
+
+
+def _before_upgrade(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    """What is wrong with the way in which the job is started until a fault replaces it, and not with its own."""
+    kinds = ((index, fault_of(spec), spec) for index, spec in enumerate(scenario.chaos))
+    for index, kind, spec in kinds:
+        if isinstance(kind, ReplacesJob):
+            first = scenario.model_copy(update={"pipeline": kind.first_pipeline(spec, scenario)})
+            known = {one.message for one in (*_templates(scenario), *_command(scenario, here))}
+            for one in (*_templates(first), *_command(first, here)):
+                if one.message not in known:
+                    yield Complaint(("chaos", index, "old"), one.message, one.hint)
 
 
 def _callable(function: str, here: Path) -> Iterator[Complaint]:
