@@ -37,6 +37,7 @@ TWINS = {
     "added-partition-assigned": ["added-partition-unread"],
     "added-partition-fixed-count": ["added-partition-moves-keys"],
     "late-answer-idempotent": ["late-answer-duplicates"],
+    "slow-network-idempotent": ["slow-network-duplicates"],
     "in-doubt-decided": ["in-doubt-rolled-back"],
     "burst-waits": ["burst-drops"],
     "input-sent-twice-deduplicated": ["input-sent-twice"],
