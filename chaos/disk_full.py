@@ -6,7 +6,6 @@ query, and replays the batch once there is room again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from onceproof.base.errors import WaitTimeout
@@ -15,7 +14,6 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import wait_for_commit
-from onceproof.faults.job import Job, Try, at_checkpoint
 from onceproof.faults.placement import AtItsPoint, committed, placement_at, planned, point_problems
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -47,6 +45,7 @@ class DiskFull(AtItsPoint[DiskFullSpec]):
     def __init__(self, spec: DiskFullSpec) -> None:
         self._spec = spec
         self._struck = False
+        self._logged_before = False
 
     @classmethod
     def problems(cls, spec: DiskFullSpec, scenario: Scenario) -> list[SpecProblem]:
@@ -64,20 +63,19 @@ class DiskFull(AtItsPoint[DiskFullSpec]):
         )
         return placement_at(spec.at.point, proof, scenario)
 
-    @classmethod
-    def more_tries(cls, job: Job) -> Iterator[Try]:
-        yield from at_checkpoint(job, (Point.AFTER_SINK_COMMIT,), {"target": "checkpoint"})
-
     def matches(self, seen: Occurrence) -> bool:
         """Only the checkpoint file system can refuse a write; the watcher sees none before it is done."""
         return super().matches(seen) and seen.instrument == "checkpoint"
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._struck = True
+        self._logged_before = context.job.log_contains(NO_SPACE)
         context.fill_disk(True)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         n, entry = seen.batch, _entry(seen.point, seen.batch)
+        if self._logged_before:
+            return missed("this driver had already logged the kernel's error, so another one cannot be distinguished")
         try:
             wait_until(
                 f"the driver to log {NO_SPACE!r}", lambda: context.job.log_contains(NO_SPACE), deadline_s=_FAILS_S

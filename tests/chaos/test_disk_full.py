@@ -44,14 +44,16 @@ def test_only_the_checkpoint_file_system_can_refuse_a_write(
 
 
 @pytest.mark.parametrize(
-    ("log", "left", "hit", "shows"),
+    ("before", "log", "left", "hit", "shows"),
     [
-        ("FSError: java.io.IOException: No space left on device", [], True, "could not write commits/2"),
-        ("OperationalError: the sink is down", [], False, "the driver to log 'No space left on device'"),
-        ("FSError: java.io.IOException: No space left on device", ["commits"], False, "was written all the same"),
+        ("", "FSError: java.io.IOException: No space left on device", [], True, "could not write commits/2"),
+        ("", "OperationalError: the sink is down", [], False, "the driver to log 'No space left on device'"),
+        ("", "FSError: java.io.IOException: No space left on device", ["commits"], False, "was written all the same"),
+        ("No space left on device", "No space left on device", [], False, "had already logged"),
     ],
 )
 def test_its_proof_is_the_kernels_error_and_the_missing_entry(
+    before: str,
     log: str,
     left: list[str],
     hit: bool,
@@ -63,6 +65,7 @@ def test_its_proof_is_the_kernels_error_and_the_missing_entry(
 ) -> None:
     monkeypatch.setattr(disk_full, "_FAILS_S", 0.1)
     disk: list[bool] = []
+    logs = [before, log]
 
     def fill(full: bool) -> None:
         disk.append(full)
@@ -70,7 +73,7 @@ def test_its_proof_is_the_kernels_error_and_the_missing_entry(
             left.append("commits")  # with room again, the next driver commits the batch
 
     context: Any = SimpleNamespace(
-        job=SimpleNamespace(log_contains=lambda words: words in log),
+        job=SimpleNamespace(log_contains=lambda words: words in logs[bool(disk)]),
         checkpoint=SimpleNamespace(log_exists=lambda _query, name, _batch: name in left),
         fill_disk=fill,
     )
