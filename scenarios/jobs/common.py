@@ -111,12 +111,20 @@ def run(
 
 
 def run_to_topic(
-    records: DataFrame, kafka: str, topic: str, checkpoint: str, producer: Mapping[str, str] | None = None
+    records: DataFrame,
+    kafka: str,
+    topic: str,
+    checkpoint: str,
+    producer: Mapping[str, str] | None = None,
+    **trigger: str,
 ) -> None:
     """Write ``records`` (columns key and value) to ``topic`` with Spark's Kafka sink, until the query ends."""
     options = {"kafka.bootstrap.servers": kafka, "topic": topic, "checkpointLocation": checkpoint}
     options |= {**spark_kafka_security(), **(producer or {})}
-    records.writeStream.format("kafka").options(**options).start().awaitTermination()
+    query = records.writeStream.format("kafka").options(**options)
+    if trigger:
+        query = query.trigger(**trigger).outputMode("update" if "realTime" in trigger else "append")
+    query.start().awaitTermination()
 
 
 def copy_rows(connection: psycopg.Connection[Any], table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
@@ -192,8 +200,13 @@ def spark_kafka_security() -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in kafka_security().items()}
 
 
-def read_topic(spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed") -> DataFrame:
-    """The topic as a stream: committed records only, from the beginning, never silently skipping lost data."""
+def read_topic(
+    spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed", **options: str
+) -> DataFrame:
+    """The topic as a stream: committed records only, from the beginning, never silently skipping lost data.
+
+    ``options`` are further ones of Spark's Kafka source.
+    """
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka)
@@ -210,15 +223,18 @@ def read_topic(spark: SparkSession, kafka: str, topic: str, isolation: str = "re
         .option("kafka.request.timeout.ms", "3000")
         .option("kafka.default.api.timeout.ms", "30000")
         .option("kafka.reconnect.backoff.max.ms", "500")
+        .options(**options)
         .load()
     )
 
 
-def departures(spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed") -> DataFrame:
+def departures(
+    spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed", **options: str
+) -> DataFrame:
     """Flights that departed: the columns of `FLIGHT`, after ``src_partition`` and ``src_offset``. See `read_topic`."""
     flight = f.from_json(f.col("value").cast("string"), FLIGHT)
     return (
-        read_topic(spark, kafka, topic, isolation)
+        read_topic(spark, kafka, topic, isolation, **options)
         .select(f.col("partition").alias("src_partition"), f.col("offset").alias("src_offset"), flight.alias("flight"))
         .select("src_partition", "src_offset", "flight.*")
         .where("dep_time IS NOT NULL")
@@ -226,11 +242,11 @@ def departures(spark: SparkSession, kafka: str, topic: str, isolation: str = "re
 
 
 def flights_with_planes(
-    spark: SparkSession, kafka: str, topic: str, planes: str, isolation: str = "read_committed"
+    spark: SparkSession, kafka: str, topic: str, planes: str, isolation: str = "read_committed", **options: str
 ) -> DataFrame:
-    """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`."""
+    """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`. See `read_topic`."""
     known_planes = f.broadcast(spark.read.parquet(planes).select("tailnum", "manufacturer", "model"))
-    flights = departures(spark, kafka, topic, isolation=isolation)
+    flights = departures(spark, kafka, topic, isolation, **options)
     return flights.join(known_planes, "tailnum", "left").select(*COLUMNS)
 
 

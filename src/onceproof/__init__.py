@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     # Written by `python tools/generate.py`, from `_DEFINED_IN` below and the registered faults.
     from onceproof.api.faults import AbortedInput as AbortedInput
     from onceproof.api.faults import AddPartitions as AddPartitions
+    from onceproof.api.faults import Bandwidth as Bandwidth
     from onceproof.api.faults import CheckpointDamage as CheckpointDamage
     from onceproof.api.faults import Crash as Crash
     from onceproof.api.faults import CrashAtFrame as CrashAtFrame
     from onceproof.api.faults import Cut as Cut
+    from onceproof.api.faults import DiskFull as DiskFull
     from onceproof.api.faults import Failover as Failover
     from onceproof.api.faults import Fence as Fence
     from onceproof.api.faults import LateCommit as LateCommit

@@ -38,6 +38,7 @@ TWINS = {
     "added-partition-assigned": ["added-partition-unread"],
     "added-partition-fixed-count": ["added-partition-moves-keys"],
     "late-answer-idempotent": ["late-answer-duplicates"],
+    "slow-network-idempotent": ["slow-network-duplicates"],
     "in-doubt-decided": ["in-doubt-rolled-back"],
     "prepared-looked-up": ["prepared-rolled-back"],
     "burst-waits": ["burst-drops"],

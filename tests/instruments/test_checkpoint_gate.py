@@ -231,6 +231,18 @@ def test_a_query_with_another_trigger_or_mode_is_reported(serve: Serve, struck: 
     assert struck.queries == [("q", "trigger", "15000"), ("q", "mode", "async")]
 
 
+def test_a_full_disk_is_full_for_every_driver_until_it_has_room(serve: Serve) -> None:
+    gate = serve()
+    first = Driver(gate)
+    gate.fill_disk(True)
+    assert first.answer() == "disk full"
+    later = Driver(gate)
+    assert later.rules == {"disk full"}
+    gate.fill_disk(False)
+    assert first.answer() == later.answer() == "disk free"
+    assert Driver(gate).rules == set()
+
+
 def test_closing_ends_the_connections_of_all_drivers(serve: Serve) -> None:
     gate = serve()
     driver = Driver(gate)

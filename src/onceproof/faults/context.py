@@ -34,6 +34,9 @@ class FaultContext:
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """The number of the latest attempt at a query's batch, from 1; None where attempts are not counted."""
 
+    fill_disk: Callable[[bool], None] = lambda _full: None
+    """Makes the disk of the checkpoint full, or gives it room again (`onceproof.instruments.checkpoint_gate`)."""
+
     def board(self, service: FramedService) -> Board:
         """The rules of the protocol proxy for that service; the run starts the proxy for a fault that reads frames."""
         assert self.stack.frames is not None, "one of the run's faults reads frames"

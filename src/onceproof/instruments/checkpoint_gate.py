@@ -129,6 +129,7 @@ class CheckpointGate:
         """Query -> the batch of its last log write."""
         self._attempts: dict[tuple[str, int], int] = {}
         self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
+        self._disk_full = False
         self._closing = threading.Event()
         self._server = LineServer(path, "checkpoint-gate", self._serve)
 
@@ -205,6 +206,15 @@ class CheckpointGate:
             driver.reply(f"fence {log.absolute()}")
         return outcome
 
+    def fill_disk(self, full: bool) -> None:
+        """From now on no byte of a checkpoint file fits on the disk of any driver (ENOSPC), also of those that start later; or it has
+        room again. Checkpoints in an object store are not on that disk."""
+        with self._lock:
+            self._disk_full = full
+            drivers = list(self._drivers)
+        for driver in drivers:
+            driver.reply(f"disk {'full' if full else 'free'}")
+
     def _driver_with(self, pid: int) -> _Driver | None:
         with self._lock:
             return next((one for one in self._drivers if one.pid == pid and one.outcome is None), None)
@@ -227,6 +237,9 @@ class CheckpointGate:
                     return
                 driver.pid = int(hello[1])
                 self._drivers.add(driver)
+                full = self._disk_full
+            if full:
+                reply("disk full")
             for batch, point in sorted(driver.rules):
                 for rule in _rules(batch, point):
                     reply(rule)

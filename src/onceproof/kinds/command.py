@@ -227,6 +227,7 @@ class SparkJob:
             self._timeline,
             events=self._events,
             attempt=self._instruments.gate.attempt,
+            fill_disk=self._instruments.gate.fill_disk,
             scenario=self._scenario,
         )
         with ExitStack() as ending:

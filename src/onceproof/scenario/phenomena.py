@@ -83,10 +83,7 @@ PHENOMENA = (
         "A10",
         "Producer retries without idempotence",
         "A producer sends a batch of records again that the broker has already stored, or stores out of order.",
-        (
-            Case(("duplicate", "reordered"), "output"),
-            Case(("duplicate",), "input"),
-        ),
+        (Case(("duplicate", "reordered"), "output"), Case(("duplicate",), "input")),
     ),
     Phenomenon(
         "A11",
@@ -128,17 +125,14 @@ PHENOMENA = (
     Phenomenon(
         "B1",
         "Output before checkpoint",
-        "The output of a batch is visible, the driver dies before the checkpoint records it, and the batch is replayed.",
+        "The output of a batch is visible, the driver fails before the checkpoint records it, and the batch is replayed.",
         _one("duplicate"),
     ),
     Phenomenon(
         "B2",
         "The outcome of a COMMIT is unknown",
         "The connection breaks at a COMMIT, and the client cannot know whether Postgres has applied it.",
-        (
-            Case(("duplicate",), "retried"),
-            Case(("lost-write",), "given-up"),
-        ),
+        (Case(("duplicate",), "retried"), Case(("lost-write",), "given-up")),
     ),
     Phenomenon(
         "B3",
@@ -162,10 +156,11 @@ PHENOMENA = (
     Phenomenon(
         "B6",
         "What idempotence assumes",
-        "Skipping or overwriting a replay works only with the same batches, the same rows, and one writer.",
+        "Skipping or overwriting a replay works only with the same batches, partitions and rows, and one writer.",
         (
             Case(("lost-write",), "same-batches"),
             Case(("diverged-replay",), "same-rows"),
+            Case(("duplicate",), "same-partitions"),
             Case(("duplicate", "zombie-write"), "one-writer"),
         ),
     ),
@@ -219,8 +214,8 @@ PHENOMENA = (
     Phenomenon(
         "B14",
         "Several attempts at a task",
-        "Spark runs a task again, and what the first attempt has written stays.",
-        (Case(("duplicate",), "retry"), Case(("duplicate",), "speculation")),
+        "Spark runs a task again: what the first attempt has written stays, and what it has computed may come out differently.",
+        (Case(("duplicate",), "retry"), Case(("duplicate",), "speculation"), Case(("lost-write",), "computed-again")),
     ),
     Phenomenon(
         "B15",
@@ -247,14 +242,21 @@ PHENOMENA = (
     Phenomenon(
         "B18",
         "An answer comes later than its client waits",
-        "A database is slow, not down: its client gives up and writes again what has long been committed.",
-        _one("duplicate"),
+        "A database or its network is slow, not down: its client gives up and writes again what is committed, or on its way.",
+        (Case(("duplicate",), "latency"), Case(("duplicate",), "bandwidth")),
     ),
     Phenomenon(
         "B19",
         "A job that a scheduler starts",
         "A job processes what is there and ends (availableNow). If it dies before that, the next start replays its last batch.",
         _one("duplicate"),
+    ),
+    Phenomenon(
+        "B20",
+        "Output before plan",
+        "In real-time mode rows are visible before Spark records their input; a driver that dies in between reads that input again.",
+        _one("duplicate"),
+        "continuous processing: after a crash its offset log goes back (an epoch ends before the one before it), so no batch can be judged",
     ),
     Phenomenon(
         "C1",

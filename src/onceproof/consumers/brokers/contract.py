@@ -146,6 +146,17 @@ class HasReplica(Protocol):
 
 
 @runtime_checkable
+class Limits(Protocol):
+    """Queues with a database to which the network can be made slow."""
+
+    def limit(self, kb_per_s: int) -> None:
+        """From now on no more than that many KB per second reach the database over each connection; 0: no limit."""
+
+    def sending_ms(self, kb: int) -> float:
+        """How long a connection that is open waits for the answer to a statement of that many KB, on the consumers' way to it."""
+
+
+@runtime_checkable
 class Locks(Protocol):
     """Queues whose broker locks a message for the consumer that was given it, and gives it to another when the lock ends."""
 

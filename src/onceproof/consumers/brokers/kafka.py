@@ -275,6 +275,15 @@ class KafkaQueues:
         assert self._tables is not None, "validated: the stack has Postgres"
         return self._tables.round_trip_ms()
 
+    def limit(self, kb_per_s: int) -> None:
+        assert self._stack.postgres is not None, "validated: the stack has Postgres"
+        proxy = self._stack.postgres.proxy
+        proxy.add_toxic("bandwidth", "upstream", rate=kb_per_s) if kb_per_s else proxy.heal()
+
+    def sending_ms(self, kb: int) -> float:
+        assert self._tables is not None, "validated: the stack has Postgres"
+        return self._tables.round_trip_ms(kb)
+
     def _new_producer(self) -> Producer:
         # A leader that must first remove its followers from the replicas in sync acknowledges seconds later. A retry before that
         # would write the message twice.

@@ -67,11 +67,11 @@ class Tables:
             found = dict(connection.execute(question.format(sql.Identifier(POSITIONS)), [group, topic]).fetchall())
         return {partition: found.get(partition, 0) for partition in range(len(self._layout.inputs))}
 
-    def round_trip_ms(self) -> float:
-        """How long a connection like the consumers' waits for the answer to its smallest statement, in milliseconds."""
+    def round_trip_ms(self, kb: int = 0) -> float:
+        """How long a connection like the consumers' waits for the answer to a statement of ``kb`` KB, in milliseconds."""
         with self._connected() as connection:
             began = time.monotonic()
-            connection.execute("SELECT")
+            connection.execute("SELECT length(%s)", [1024 * kb * "."])
             return 1000 * (time.monotonic() - began)
 
     def collect(self, writer: HistoryWriter) -> dict[str, Any]:

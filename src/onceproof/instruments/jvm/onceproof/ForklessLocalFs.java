@@ -1,6 +1,7 @@
 package onceproof;
 
 import java.io.IOException;
+import java.io.OutputStream;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.file.Files;
@@ -23,6 +24,7 @@ import org.apache.hadoop.fs.permission.FsPermission;
  *
  * <p>Without its native library Hadoop starts {@code chmod} for each file that it creates and {@code readlink} for each
  * that it renames, checksum files included: most of the cost of a log write. Here the JVM makes the same system calls.
+ * And here the disk of the checkpoint can be full.
  */
 public final class ForklessLocalFs extends ChecksumFs {
     public ForklessLocalFs(URI uri, Configuration conf) throws IOException, URISyntaxException {
@@ -59,6 +61,7 @@ public final class ForklessLocalFs extends ChecksumFs {
 
     private static final class Forkless extends RawLocalFileSystem {
         private static final int PLAIN = 0777;
+        private static final Path FULL_DISK = new Path("/dev/full");
         private static final PosixFilePermission[] BITS = {
             PosixFilePermission.OTHERS_EXECUTE,
             PosixFilePermission.OTHERS_WRITE,
@@ -70,6 +73,18 @@ public final class ForklessLocalFs extends ChecksumFs {
             PosixFilePermission.OWNER_WRITE,
             PosixFilePermission.OWNER_READ,
         };
+
+        /** While the harness says that the disk is full, the kernel refuses each byte (ENOSPC), and Hadoop passes its error on. */
+        @Override
+        protected OutputStream createOutputStreamWithMode(Path path, boolean append, FsPermission permission)
+                throws IOException {
+            OutputStream file = super.createOutputStreamWithMode(path, append, permission);
+            if (!Harness.diskIsFull()) {
+                return file;
+            }
+            file.close(); // on a full disk an empty file can still be created
+            return super.createOutputStreamWithMode(FULL_DISK, true, null);
+        }
 
         @Override
         public void setPermission(Path path, FsPermission permission) throws IOException {

@@ -34,6 +34,8 @@ import java.util.regex.Pattern;
  * the harness dies, however it dies, the kernel closes its socket, and every writer continues. Without a harness nothing is
  * sent and no writer waits.
  *
+ * <p>{@code disk full}: from now on the disk has no room for checkpoint files ({@link ForklessLocalFs}), until {@code disk free}.
+ *
  * <p>{@code fence LOG} ends this attempt as if the JVM had been killed, but keeps the JVM: from then on every write of the
  * attempt fails, those that wait too. Then {@link Reuse} makes the JVM ready for another driver, whose output goes to the file
  * LOG, and the JVM sends {@code kept PORT SECRET MIB} or {@code lost WHY}. The next driver has a connection of its own.
@@ -42,6 +44,8 @@ final class Harness {
     private static final Map<String, Harness> KNOWN = new ConcurrentHashMap<>();
     private static final Pattern LOG = Pattern.compile("[0-9]{1,18}");
     private static final Pattern STATE = Pattern.compile("([0-9]{1,18})(_[^.]*)?\\.(changelog|delta|snapshot|zip)");
+
+    private static volatile boolean diskFull;
 
     private final Set<String> rules = new HashSet<>();
     private final AtomicLong lastId = new AtomicLong();
@@ -107,6 +111,11 @@ final class Harness {
             send(moment, server, file, park);
         }
         refuseIfFenced();
+    }
+
+    /** Whether the harness says that the disk has no room for checkpoint files. */
+    static boolean diskIsFull() {
+        return diskFull;
     }
 
     private void refuseIfFenced() {
@@ -195,6 +204,8 @@ final class Harness {
                     long id = Long.parseLong(line.substring("fail ".length()));
                     failed.add(id);
                     release(id);
+                } else if (line.startsWith("disk ")) {
+                    diskFull = line.equals("disk full");
                 } else if (line.startsWith("fence ")) {
                     fence(socket, line.substring("fence ".length()));
                 }
@@ -204,6 +215,7 @@ final class Harness {
         } finally {
             boolean hadConnected = connected;
             connected = false;
+            diskFull = false;
             waiting.values().forEach(CountDownLatch::countDown);
             greeted.countDown();
             if (!fenced) {
