@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 Version = Callable[[DataFrame], DataFrame]
 """From the records to the rows of the output, of which the first column is the key."""
@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}; default: all")
     chosen = parser.parse_args().groups or [*GROUPS]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("upgrades").master("local[2]").config(map=SETTINGS).getOrCreate()
+    spark = SparkSession.builder.appName("upgrades").master("local[2]").config(map=dict(SETTINGS)).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     print(
         f"Spark {spark.version}\n\n| change | Spark's answer | its error, or the first wrong row |\n| --- | --- | --- |",

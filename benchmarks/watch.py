@@ -90,7 +90,7 @@ def without_services(folder: Path, count: int, size: int, damage: int) -> None:
     cpu, memory, written, planted = [], [], 0, 0
     for window in range(count):
         numbers = range(window * size, (window + 1) * size)
-        same = {
+        same: dict[str, list[object]] = {
             "partition": [0] * size,
             "key": [b"k%d" % (n % 100) for n in numbers],
             "visibility": ["committed"] * size,

@@ -224,7 +224,7 @@ def _commits(db: Connection, reading: _Reading) -> Iterator[SinkCommit]:
 
 
 def _table(db: Connection, name: str) -> str:
-    return observed_rows(name, db.history.tables[name])
+    return observed_rows(db.history, name)
 
 
 def _logs(reading: _Reading) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from common import STATEFUL, departures, job_parser, plain_upsert, run, spark_session
 from pyspark.sql import Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 AVRO = {"spark.sql.streaming.stateStore.encodingFormat": "avro"}
 

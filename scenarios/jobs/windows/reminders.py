@@ -13,7 +13,7 @@ import psycopg
 from common import STATEFUL, departures, job_parser, run, spark_session
 from pyspark.sql import Row
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from onceproof.sinks.postgres import PostgresAppend
 

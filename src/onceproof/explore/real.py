@@ -149,7 +149,10 @@ def violated_without_result(folder: Path, known: Collection[str]) -> dict[Faults
             continue
         with suppress(OSError, ValueError, RecursionError):
             verdict = Verdict.from_json(run_dir / VERDICT_FILE)
-            faults = tuple(Place(one.batch, Point(one.point)) for one in verdict.faults if one.batch is not None)
+            placed = [(one.batch, one.point) for one in verdict.faults]
+            faults = tuple(
+                Place(batch, Point(point)) for batch, point in placed if batch is not None and point is not None
+            )
             if verdict.outcome is Outcome.VIOLATED and len(faults) == len(verdict.faults):
                 found[faults] = verdicts_of(verdict, run_dir)
     return found

@@ -45,7 +45,11 @@ class _Functions:
     def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
         self._db = db
         self._maker: duckdb.DuckDBPyConnection | None = None
-        self._missing = {**nested.FUNCTIONS, **documents.FUNCTIONS, **tolerance.FUNCTIONS}
+        self._missing: dict[str, Callable[[duckdb.DuckDBPyConnection], object]] = {
+            **nested.FUNCTIONS,
+            **documents.FUNCTIONS,
+            **tolerance.FUNCTIONS,
+        }
 
     def provide(self, query: str) -> None:
         for name in [name for name in self._missing if name in query]:
@@ -77,7 +81,7 @@ class Connection:
         self.scenario = scenario
         self.folder = folder
         self._is_first = of is None
-        self._functions = _Functions(db) if of is None else of._functions
+        self._functions: _Functions = _Functions(db) if of is None else of._functions
         self.sql("SET enable_progress_bar = false")  # it would print to standard output, which is for the verdict
 
     def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:

@@ -399,13 +399,14 @@ def _faults(case: Case) -> list[FaultReport]:
     ]
 
 
+def _by_output(case: Case, side: str) -> dict[str, int]:
+    return dict(case.sql(f"SELECT output, count(*) FROM judge.{side}_digests GROUP BY output").fetchall())  # noqa: S608
+
+
 def _counts(case: Case) -> dict[str, int]:
     counts = {"input": case.number(_INPUT)}
     if case.no_oracle is None:
-        expected, effects = (
-            dict(case.sql(f"SELECT output, count(*) FROM judge.{side}_digests GROUP BY output").fetchall())  # noqa: S608
-            for side in ("expected", "effect")
-        )
+        expected, effects = (_by_output(case, side) for side in ("expected", "effect"))
         for output in case.expectations:
             counts[f"expected.{output}"] = expected.get(output, 0)
             counts[f"effects.{output}"] = effects.get(output, 0)

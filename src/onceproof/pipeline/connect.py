@@ -16,12 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from onceproof.base.waiting import wait_until
 from onceproof.pipeline.tiers import spark_home
+from onceproof.stack.processes import procfs
 
 ROLE = "ONCEPROOF_CONNECT"
 """The variable in the environment of both and of their children that says to which of the two a process belongs."""
@@ -62,6 +63,25 @@ def main(words: Sequence[str]) -> int:
         return 1  # also for one that was killed: it is not this program that got the signal
     finally:
         _stop(processes)
+
+
+def processes(of: Iterable[int], role: str) -> list[procfs.Stat]:
+    """Those of these live processes that have the role, the oldest first."""
+    pids = set(of)
+    return sorted((one for one in procfs.marked(ROLE, role) if one.pid in pids), key=lambda one: one.start_ticks)
+
+
+def kill(pids: Callable[[], Iterable[int]], role: str) -> None:
+    """SIGKILL the processes of that role until none is left. Raises `WaitTimeout`."""
+
+    def gone() -> bool:
+        left = processes(pids(), role)
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        return not left
+
+    wait_until(f"the Connect {role} to be gone after SIGKILL", gone, deadline_s=_ENDS_S, every_s=0.01)
 
 
 def _arguments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -5,7 +5,6 @@ A job that dies before any fault is a broken job, not a finding: it is not resta
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import threading
@@ -38,7 +37,6 @@ trace, of 100 to 200 lines."""
 _PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
 """How long a driver's other processes may run after its first one has ended: a JVM outlived its Python by a measured 3.3 s."""
-_KILLED_S = 10.0
 #: How often a driver is stopped again because an answer was on its way. It awaits one for about half of its time.
 _MOST_STOPS = 30
 #: An answer of a broker on loopback takes a few milliseconds, on a busy machine about ten. A slower one goes unnoticed.
@@ -195,27 +193,14 @@ class Pipeline:
 
     def connected(self, role: str) -> list[procfs.Stat]:
         """The live processes of a job of Spark Connect that are its ``client``, or its ``server``; the oldest first."""
-        mine = set(self.pids())
-        found = (one for one in procfs.marked(connect.ROLE, role) if one.pid in mine)
-        return sorted(found, key=lambda one: one.start_ticks)
+        return connect.processes(self.pids(), role)
 
     def kill_connected(self, role: str) -> int:
-        """SIGKILL the ``client`` or the ``server`` of a job of Spark Connect; the other runs on. Returns which start it was.
-
-        A server is the driver: the supervisor starts the job again.
-        """
+        """SIGKILL the ``client``, or the ``server``, which is the driver; the other runs on. Returns which start it was."""
         start = self.current_start
         self._timeline.emit("job.kill", start=start, part=role)
         self._killed = self._killed or (role == connect.SERVER and self.is_running())
-
-        def gone() -> bool:
-            left = self.connected(role)
-            for process in left:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
-            return not left
-
-        wait_until(f"the Connect {role} to be gone after SIGKILL", gone, deadline_s=_KILLED_S, every_s=0.01)
+        connect.kill(self.pids, role)
         return start
 
     def upgrade(self) -> None:

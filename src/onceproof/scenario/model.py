@@ -222,6 +222,12 @@ class PipelineSpec(Model):
         return {**data, "command": command}
 
     @model_validator(mode="after")
+    def _connects_to_spark(self) -> Self:
+        if self.connect is not None and self.consumers is not None:
+            raise ValueError("plain consumers use no Spark: remove connect, or consumers")
+        return self
+
+    @model_validator(mode="after")
     def _args_in_command(self) -> Self:
         args = [f"--{name}" if value is True else f"--{name}={value}" for name, value in self.args.items()]
         object.__setattr__(self, "command", [*self.command, *args])

@@ -330,7 +330,7 @@ def _maker(name: str, function: Callable[[str, str], str]) -> Callable[[duckdb.D
 
 
 #: Name of each SQL function -> what makes it.
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[[duckdb.DuckDBPyConnection], object]] = {
     name: _maker(name, function)
     for name, function in (
         (FUNCTION, canonical_nested),

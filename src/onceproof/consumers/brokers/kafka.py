@@ -32,7 +32,7 @@ from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules, Kafka, Replica
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.kafka.clients import client_config, producer_config
+from onceproof.stack.kafka.clients import client_config, producer_config, send_and_locate
 from onceproof.stack.kafka.topics import change_settings
 from onceproof.stores.kafka.read_back import collect_topics, read_before
 
@@ -168,20 +168,11 @@ class KafkaQueues:
         return self._name(self._layout.topic)
 
     def publish(self, message: Message, record: Record) -> None:
-        headers: list[tuple[str, str | bytes | None]] = [*record.headers, ("message", f"m{message.number}".encode())]
-        partition = self._layout.inputs.index(message.queue)
-        answers: list[Any] = []
-        self._producer.produce(
-            self.topic,
-            record.value,
-            record.key,
-            partition=partition,
-            headers=headers,
-            on_delivery=lambda error, sent: answers.append((error, sent.offset())),
-        )
-        self._producer.flush(_ANSWER_S)
-        error, offset = answers[0] if answers else ("no answer", 0)
-        if error is not None:
+        headers = [*record.headers, ("message", f"m{message.number}".encode())]
+        place = {"partition": self._layout.inputs.index(message.queue), "headers": headers}
+        answers = send_and_locate(self._producer, self.topic, record.value, record.key, _ANSWER_S, **place)
+        error, offset = answers[0] if answers else ("no answer", None)
+        if error is not None or offset is None:
             self._stack.check_health()
             raise EnvironmentProblem(f"Kafka did not take message {message.number}: {error}")
         self.offsets[message.number] = offset + self._past

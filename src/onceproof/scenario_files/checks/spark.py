@@ -40,10 +40,6 @@ def _connect(scenario: Scenario) -> Iterator[Complaint]:
     connect = scenario.pipeline.connect
     if connect is None:
         return
-    if scenario.pipeline.consumers is not None:
-        yield Complaint(
-            ("pipeline", "connect"), "plain consumers use no Spark", "remove connect, or consumers", at_key=True
-        )
     if scenario.stack.spark is not None:
         message = "the Connect server runs on this machine, not on the cluster of stack.spark"
         yield Complaint(("pipeline", "connect"), message, "remove connect, or spark from the stack", at_key=True)

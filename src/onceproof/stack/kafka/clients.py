@@ -40,7 +40,16 @@ def send(
     producer: Producer, topic: str, value: bytes | None, key: bytes | None, timeout_s: float, **record: Any
 ) -> list[Any]:
     """Send one record, and return the broker's answers to it: ``[None]`` if it has the record, else an error, or none in time."""
-    answers: list[Any] = []
-    producer.produce(topic, value, key, on_delivery=lambda error, _message: answers.append(error), **record)
+    return [error for error, _ in send_and_locate(producer, topic, value, key, timeout_s, **record)]
+
+
+def send_and_locate(
+    producer: Producer, topic: str, value: bytes | None, key: bytes | None, timeout_s: float, **record: Any
+) -> list[tuple[Any, int | None]]:
+    """Like `send`, with the record's offset next to each answer."""
+    answers: list[tuple[Any, int | None]] = []
+    producer.produce(
+        topic, value, key, on_delivery=lambda error, sent: answers.append((error, sent.offset())), **record
+    )
     producer.flush(timeout_s)
     return answers
