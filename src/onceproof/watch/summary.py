@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from onceproof.base.words import times
+from onceproof.base.words import are, times
 from onceproof.judge.findings import NO_FAULT, Finding, Outcome, StatedClaim, Verdict
 from onceproof.scenario.model import Scenario
 from onceproof.watch.judging import Settlement, Windows
@@ -87,7 +87,9 @@ def verdict_on(scenario: Scenario, tally: Tally, windows: Windows, seconds: floa
         read = times(tally.records, "input record")
         reasons = [f"{NO_FAULT}: {rows} of {read} in {times(tally.windows, 'window')} match the output"]
     if tally.late:
-        reasons.append(f"{times(tally.late, 'row')} arrived after the grace period, and are not counted as lost")
+        reasons.append(
+            f"{times(tally.late, 'row')} arrived after the grace period, and {are(tally.late)} not counted as lost"
+        )
     return Verdict(
         scenario=scenario.name,
         outcome=outcome,

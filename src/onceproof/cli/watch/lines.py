@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from onceproof.base.words import times
 from onceproof.cli.output import Output
 from onceproof.judge.findings import Finding, Verdict
 from onceproof.watch.judging import Settlement
@@ -28,7 +29,7 @@ class Printer:
         elif isinstance(event, Progress):
             rate, lag, problem = round(event.rate), round(event.lag_s, 1), event.problem
             text = (
-                f"{_clock(event.seconds)}  {event.windows:,} windows, {event.records:,} input records judged; "
+                f"{_clock(event.seconds)}  {times(event.windows, 'window')}, {times(event.records, 'input record')} judged; "
                 f"{rate:,} records/s, lag {lag} s, {event.waiting:,} records waiting"
             )
             self._line(
