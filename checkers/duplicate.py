@@ -248,6 +248,8 @@ class Duplicate(Checker):
             "Input: enable.idempotence=true for its producers.",
         ),
         after={
+            "replica-lag": "Ask the primary what is done: an asynchronous replica may not know it yet.",
+            "bandwidth": "Give each write a unique key: what a client has sent may still be on its way when it looks.",
             "latency": "Give each write a unique key: a client that no longer waits cannot know whether its write was applied.",
             "checkpoint-damage": "Record offsets under the name of the pipeline: a new checkpoint has other ids, and batch ids begin at 0.",
         },

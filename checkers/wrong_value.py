@@ -92,6 +92,10 @@ class WrongValue(Checker):
             "Keep what a batch must remember in Spark's state store, and keep the checkpoint with the job.",
             "Use event time and watermarks for windows, and keep columns that differ on a replay out of the result.",
         ),
+        after={
+            "upgrade": "Begin the new version without the old checkpoint, and overwrite its output by key; or read what the old "
+            "version's state holds.",
+        },
         sources=(
             "SPARK-49374, SPARK-51714: state overwritten by a stale attempt",
             "Jepsen's counter checker (jepsen.checker/counter)",
