@@ -21,7 +21,7 @@ parser.add_argument("--table", default="departures", help="table with a unique k
 parser.add_argument("--by-record", action="store_true", help="deal by the source position")
 args = parser.parse_args()
 
-spark = spark_session("two-actions")
+spark = spark_session("two-writers")
 postgres = args.postgres
 # Writing a row again changes nothing.
 insert = insert_into(args.table, COLUMNS, "ON CONFLICT (src_partition, src_offset) DO NOTHING")

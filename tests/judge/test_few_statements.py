@@ -69,4 +69,4 @@ def test_every_function_is_made_when_it_is_named(clean_run: StoredRun) -> None:
         before = case.number(found, {"names": list(every)})
         for name in every:
             case.sql(f"SELECT 1 AS {name}")
-        assert before < case.number(found, {"names": list(every)}) == len(every) == 5
+        assert before < case.number(found, {"names": list(every)}) == len(every) == 7

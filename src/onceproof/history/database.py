@@ -105,6 +105,11 @@ class Connection:
                 execute(self.db, f"SET memory_limit = '{room}'", None)
         return how(self.db, query, values)
 
+    def relation(self, query: str) -> duckdb.DuckDBPyRelation:
+        """A query that is not run yet: to be read by `interruptible`, for example as Arrow tables."""
+        self._functions.provide(query)
+        return self.db.sql(query)
+
     def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """All rows as column -> value. For small results, such as those that findings are made of."""
         names, rows = self._fetched(query, values)

@@ -97,10 +97,12 @@ class StoredScenario(Part):
             raise HistoryError(f"the scenario in {run_dir / FILE} cannot be used: {why}") from error
 
 
-def _without_nulls(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+def _without_nulls(fault: dict[str, Any]) -> dict[str, Any]:
+    """In the fault's own settings and in its frame; elsewhere null may be a value (an option that an old version did not have)."""
+    kept = {name: setting for name, setting in fault.items() if setting is not None}
+    if isinstance(frame := kept.get("frame"), dict):
+        kept["frame"] = {name: setting for name, setting in frame.items() if setting is not None}
+    return kept
 
 
 class BuiltComponent(Part):

@@ -125,7 +125,8 @@ def _store_observed(case: Case, output: str, file: Path) -> None:
     structure = "{" + ", ".join(f'{json.dumps(name)}: "VARCHAR"' for name in columns) + "}"
     query = f"SELECT unnest(json_transform({content}, {literal(structure)})) FROM ({source})"  # noqa: S608
     schema = pa.schema([(name, pa.string()) for name in columns])
-    reader = interruptible(case.db, lambda: case.db.sql(query).to_arrow_reader(_BATCH_ROWS))
+    relation = case.relation(query)
+    reader = interruptible(case.db, lambda: relation.to_arrow_reader(_BATCH_ROWS))
     with pq.ParquetWriter(file, schema, **PARQUET) as writer:
         while (batch := interruptible(case.db, lambda: next(reader, None))) is not None:
             writer.write_batch(batch.cast(schema))

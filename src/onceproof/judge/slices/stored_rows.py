@@ -74,7 +74,7 @@ def _typed(case: Case, output: str, table: str) -> pa.Table:
     selected += ["to_partition AS _to_partition"] if expectation.has_place else []
     query = f"""SELECT {", ".join(selected)}, id AS {quote(_ID)} FROM {table} SEMI JOIN kept USING (output, id)
                 WHERE output = {literal(output)} ORDER BY id, content, topic, "partition", "offset" """  # noqa: S608
-    return interruptible(case.db, lambda: case.db.sql(query).to_arrow_table())
+    return interruptible(case.db, case.relation(query).to_arrow_table)
 
 
 def _cast(name: str, sql_type: str) -> str:
