@@ -33,19 +33,13 @@ from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules, Kafka, Replica
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config, send_and_locate
+from onceproof.stack.kafka.groups import describe_group
 from onceproof.stack.kafka.topics import change_settings
 from onceproof.stores.kafka.read_back import collect_topics, read_before
 
 _ANSWER_S = 30.0
 #: For one request that may come too early: a lookup of a coordinator that is still being created may never be answered.
 _ASK_S = 2.0
-#: Errors until the first member has joined and the group's coordinator has loaded its part of the log.
-_NO_GROUP_YET = {
-    KafkaError.GROUP_ID_NOT_FOUND,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-}
 #: Each consumer has to load its client, and each that joins makes all others join again.
 _JOIN_DEADLINE_S = 60.0
 #: max.poll.interval.ms of a member that a fault makes slower than that: its client checks every half second, with heartbeats
@@ -397,13 +391,8 @@ class GroupQueues(KafkaQueues):
 
     def _assigned(self, group: str) -> dict[str, set[str]]:
         """Member -> queues, as the group's coordinator reports. Empty as long as there is no such group."""
-        name = self.group(group)
-        try:
-            found = self.admin.describe_consumer_groups([name], request_timeout=_ANSWER_S)[name].result()
-        except KafkaException as refused:
-            if refused.args[0].code() not in _NO_GROUP_YET:
-                why = refused.args[0].str()
-                raise EnvironmentProblem(f"Kafka does not report the members of group {name}: {why}") from refused
+        found = describe_group(self.admin, self.group(group), within_s=_ANSWER_S)
+        if found is None:
             return {}
         queues = {self._place(queue): queue for queue in self._layout.inputs}
         if self._layout.retry is not None:

@@ -1,0 +1,20 @@
+"""Questions about consumer groups that nobody answers. Runs of consumers ask real brokers."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from onceproof.base.errors import WaitTimeout
+from onceproof.stack.kafka.groups import describe_group
+
+
+def test_a_question_that_is_not_answered_is_asked_again_until_the_time_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers nothing
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0})
+        with pytest.raises(
+            WaitTimeout, match=r"gave up after [3-9]\.\d s waiting for Kafka to report the members of group g"
+        ):
+            describe_group(admin, "g", within_s=3.0)
