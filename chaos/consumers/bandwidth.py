@@ -7,19 +7,15 @@ nothing, because the request arrives after that, and is applied although nobody 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.consumers.brokers.contract import Limits
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
-from onceproof.consumers.trace import TraceEvent
-from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
+from onceproof.consumers.faults import consumer_faults
+from onceproof.consumers.slow_network import SlowNetwork, slow_network_problems
+from onceproof.faults.contract import Placement, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
-
-_OVER = ("effect", "refuse", "lost", "end")
 
 
 class BandwidthSpec(ConsumerFaultSpec):
@@ -40,7 +36,7 @@ class BandwidthSpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("bandwidth")
-class Bandwidth(AtItsStep):
+class Bandwidth(SlowNetwork[BandwidthSpec]):
     """Requests to Postgres pass at a limited rate (Toxiproxy ``bandwidth``) until the effect of the message is done.
 
     The database itself and its answers are as fast as ever. What a client has sent before it gave up still arrives.
@@ -49,23 +45,10 @@ class Bandwidth(AtItsStep):
     Spec: ClassVar[type[ConsumerFaultSpec]] = BandwidthSpec
     about: ClassVar[str] = "large requests to the database arrive late, until the effect of a message is done"
 
-    def __init__(self, spec: BandwidthSpec) -> None:
-        self._spec = spec
-        self._before_ms = 0.0
-        self._during_ms = 0.0
-        self._began = 0.0
-        self._took_ms: float | None = None
-        """How long the effect took, once it is done."""
-
     @classmethod
     def problems(cls, spec: BandwidthSpec, scenario: Scenario) -> list[SpecProblem]:
-        found = []
-        if scenario.stack.postgres is None:
-            found.append(SpecProblem(("fault",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
-        if spec.at.after != "take":
-            message = f"requests are slow while {spec.target} writes the effect of message {spec.at.message}"
-            found.append(SpecProblem(("at", "after"), message, "use take"))
-        return found
+        when = f"requests are slow while {spec.target} writes the effect of message {spec.at.message}"
+        return slow_network_problems(spec, scenario, when)
 
     @classmethod
     def placement(cls, spec: BandwidthSpec, scenario: Scenario) -> Placement:
@@ -76,34 +59,25 @@ class Bandwidth(AtItsStep):
         why = "consumers ask before each step, and the effect is allowed once the network is slow"
         return Placement("exact", "gate of the consumers, and Toxiproxy", why, proof)
 
-    def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
-        assert isinstance(context.queues, Limits), "validated: the stack has Postgres"
-        self._before_ms = context.queues.sending_ms(self._spec.probe_kb)
-        context.queues.limit(self._spec.kb_per_s)
-        self._during_ms = context.queues.sending_ms(self._spec.probe_kb)
-        self._began = time.monotonic()
+    @property
+    def _least_ms(self) -> float:
+        return self._spec.probe_ms
 
-    def is_over(self, since: Sequence[TraceEvent]) -> bool:
-        over = any(e.consumer == self._spec.target and e.kind in _OVER for e in since)
-        if over and self._took_ms is None:
-            self._took_ms = 1000 * (time.monotonic() - self._began)
-        return over
+    @property
+    def _words(self) -> tuple[str, str, str]:
+        too_quick = f"that is not the time of {self._spec.kb_per_s} KB per second"
+        return (
+            f"a statement of {self._spec.probe_kb} KB",
+            too_quick,
+            "so its requests were too small to wait for the network",
+        )
 
-    def heal(self, context: ConsumerFaultContext) -> None:
-        if isinstance(context.queues, Limits):
-            context.queues.limit(0)
+    def _slow(self, queues: Limits) -> None:
+        queues.limit(self._spec.kb_per_s)
 
-    def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
-        spec, message = self._spec, self._spec.at.message
-        evidence = [
-            f"a statement of {spec.probe_kb} KB took {self._before_ms:.0f} ms before, and {self._during_ms:.0f} ms meanwhile"
-        ]
-        if self._during_ms - self._before_ms < spec.probe_ms / 2 or self._during_ms < spec.probe_ms:
-            return missed(*evidence, f"that is not the time of {spec.kb_per_s} KB per second")
-        done = next((e for e in seen.after if e.consumer == spec.target and e.kind in _OVER), None)
-        if done is None or done.kind == "end" or self._took_ms is None:
-            return missed(*evidence, f"{spec.target} did not finish the effect of message {message}")
-        evidence.append(f"the effect of message {message} took {self._took_ms:.0f} ms from then on")
-        if self._took_ms < spec.probe_ms:
-            return missed(*evidence, "so its requests were too small to wait for the network")
-        return proven(*evidence)
+    def _quick(self, queues: object) -> None:
+        if isinstance(queues, Limits):
+            queues.limit(0)
+
+    def _measured_ms(self, queues: Limits) -> float:
+        return queues.sending_ms(self._spec.probe_kb)

@@ -13,14 +13,13 @@ from onceproof.base.words import times
 from onceproof.chaos.consumers.replica_lag import replica_problems
 from onceproof.consumers.brokers.contract import HasReplica
 from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
-from onceproof.consumers.trace import TraceEvent
+from onceproof.consumers.trace import EFFECT_DONE, TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 from onceproof.stack.api import Replica
 
 #: How often it looks whether a commit waits for the replica.
 _LOOK_EVERY_S = 0.05
-_OVER = ("effect", "refuse", "lost", "end")
 
 
 class FailoverSpec(ConsumerFaultSpec):
@@ -95,7 +94,7 @@ class Failover(AtItsStep):
 
     def is_over(self, since: Sequence[TraceEvent]) -> bool:
         """Implements `onceproof.consumers.routes.Lasts`."""
-        if any(e.consumer == self._spec.target and e.kind in _OVER for e in since):
+        if any(e.consumer == self._spec.target and e.kind in EFFECT_DONE for e in since):
             self._fail_over("when it had answered the commit")
             return True
         return False

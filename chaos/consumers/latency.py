@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.consumers.brokers.contract import Delays
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults, only_after
-from onceproof.consumers.trace import TraceEvent
-from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
+from onceproof.consumers.faults import consumer_faults
+from onceproof.consumers.slow_network import SlowNetwork, slow_network_problems
+from onceproof.faults.contract import Placement, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
-
-_OVER = ("effect", "refuse", "lost", "end")
 
 
 class LatencySpec(ConsumerFaultSpec):
@@ -25,7 +21,7 @@ class LatencySpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("latency")
-class Latency(AtItsStep):
+class Latency(SlowNetwork[LatencySpec]):
     """Each answer of Postgres is held back on the network (Toxiproxy ``latency``) until the effect of the message is done.
 
     The database itself is as fast as ever: a request arrives at once and is applied. So a client that gives up and sends it again
@@ -35,21 +31,10 @@ class Latency(AtItsStep):
     Spec: ClassVar[type[ConsumerFaultSpec]] = LatencySpec
     about: ClassVar[str] = "each answer of the database is late, until the effect of a message is done"
 
-    def __init__(self, spec: LatencySpec) -> None:
-        self._spec = spec
-        self._before_ms = 0.0
-        self._during_ms = 0.0
-        self._began = 0.0
-        self._took_ms: float | None = None
-        """How long the effect took, once it is done."""
-
     @classmethod
     def problems(cls, spec: LatencySpec, scenario: Scenario) -> list[SpecProblem]:
         when = f"the answers are late while {spec.target} writes the effect of message {spec.at.message}"
-        found = only_after(spec, "take", when)
-        if scenario.stack.postgres is None:
-            found.append(SpecProblem(("fault",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
-        return found
+        return slow_network_problems(spec, scenario, when)
 
     @classmethod
     def placement(cls, spec: LatencySpec, scenario: Scenario) -> Placement:
@@ -60,34 +45,21 @@ class Latency(AtItsStep):
         why = "consumers ask before each step, and the effect is allowed once answers are late"
         return Placement("exact", "gate of the consumers, and Toxiproxy", why, proof)
 
-    def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
-        assert isinstance(context.queues, Delays), "validated: the stack has Postgres"
-        self._before_ms = context.queues.round_trip_ms()
-        context.queues.delay(self._spec.by_ms)
-        self._during_ms = context.queues.round_trip_ms()
-        self._began = time.monotonic()
+    @property
+    def _least_ms(self) -> float:
+        return self._spec.by_ms
 
-    def is_over(self, since: Sequence[TraceEvent]) -> bool:
-        over = any(e.consumer == self._spec.target and e.kind in _OVER for e in since)
-        if over and self._took_ms is None:
-            self._took_ms = 1000 * (time.monotonic() - self._began)
-        return over
+    @property
+    def _words(self) -> tuple[str, str, str]:
+        too_quick = f"that is not the delay of {self._spec.by_ms} ms"
+        return "a round trip to the database", too_quick, "so it did not wait for the database"
 
-    def heal(self, context: ConsumerFaultContext) -> None:
-        if isinstance(context.queues, Delays):
-            context.queues.delay(0)
+    def _slow(self, queues: Delays) -> None:
+        queues.delay(self._spec.by_ms)
 
-    def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
-        by_ms, message = self._spec.by_ms, self._spec.at.message
-        evidence = [
-            f"a round trip to the database took {self._before_ms:.0f} ms before, and {self._during_ms:.0f} ms meanwhile"
-        ]
-        if self._during_ms - self._before_ms < by_ms / 2 or self._during_ms < by_ms:
-            return missed(*evidence, f"that is not the delay of {by_ms} ms")
-        done = next((e for e in seen.after if e.consumer == self._spec.target and e.kind in _OVER), None)
-        if done is None or done.kind == "end" or self._took_ms is None:
-            return missed(*evidence, f"{self._spec.target} did not finish the effect of message {message}")
-        evidence.append(f"the effect of message {message} took {self._took_ms:.0f} ms from then on")
-        if self._took_ms < by_ms:
-            return missed(*evidence, "so it did not wait for the database")
-        return proven(*evidence)
+    def _quick(self, queues: object) -> None:
+        if isinstance(queues, Delays):
+            queues.delay(0)
+
+    def _measured_ms(self, queues: Delays) -> float:
+        return queues.round_trip_ms()

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from onceproof.base.words import times
 from onceproof.consumers.brokers.contract import HasReplica
-from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults, only_after
 from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem, missed, proven
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
@@ -79,11 +79,9 @@ class ReplicaLag(AtItsStep):
 
 def replica_problems(spec: ConsumerFaultSpec, scenario: Scenario) -> list[SpecProblem]:
     """Problems of a fault that stops the replica from following before an effect."""
-    found = []
+    when = f"the replica falls behind before {spec.target} writes the effect of message {spec.at.message}"
+    found = only_after(spec, "take", when)
     if scenario.stack.postgres is None or scenario.stack.postgres.replica is None:
         message = "this stack has no replica of Postgres"
         found.append(SpecProblem(("fault",), message, "stack: {postgres: {replica: asynchronous}}"))
-    if spec.at.after != "take":
-        message = f"the replica falls behind before {spec.target} writes the effect of message {spec.at.message}"
-        found.append(SpecProblem(("at", "after"), message, "use take"))
     return found

@@ -41,6 +41,9 @@ another consumer; ``cut``: a fault broke the connection of a living consumer; ``
 topic for dead letters; ``stop`` and ``resume``: a fault stopped the consumer and resumed it; ``delete``: the log deleted a
 message that the group had not been given; ``skip``: it was given a later one of the same partition instead; ``commit``: a transaction was committed; also one
 whose answer was lost, once the broker is known to have it."""
+
+#: After a consumer has taken a message, one of these says that its effect is done, or will not be.
+EFFECT_DONE = ("effect", "refuse", "lost", "end")
 _PREFIX = "consumers."
 
 
