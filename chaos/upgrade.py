@@ -26,7 +26,8 @@ from onceproof.scenario.model import Argument, FaultSpec, PipelineSpec, Scenario
 
 _KNOWN_S = 5.0
 """Limit for the watcher to read a log entry that was written before the sink ran, which takes milliseconds."""
-_ERROR_CLASS = re.compile(r"\[([A-Z][A-Z0-9_]{5,}(?:\.[A-Z0-9_]+)*)\]")
+#: Error classes of a checkpoint that does not fit the query (docs/upgrades.md). Others are errors of the new version itself.
+_REFUSAL = re.compile(r"\[((?:STATE_STORE|STREAMING_STATEFUL_OPERATOR)_[A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 _LOG_LINES = 400
 
 
@@ -153,8 +154,8 @@ class Upgrade(AtItsPoint[UpgradeSpec]):
         if self._spec.checkpoint == "kept" and now == self._id and any(batch == first for batch, _ in later):
             again = "replayed the old version's batch" if first == seen.batch else "committed batch"
             return f"driver start {later[0][1]} {again} {first} in the same checkpoint, under the same query id"
-        if context.job.failed_since(self._struck_at) is not None:
-            found = _ERROR_CLASS.findall(context.job.log_end(_LOG_LINES))
+        if self._spec.checkpoint == "kept" and context.job.failed_since(self._struck_at) is not None:
+            found = _REFUSAL.findall(context.job.log_end(_LOG_LINES))
             if found:
                 return f"Spark refused the checkpoint: the new version failed with {found[-1]}"
         return None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.base.errors import ScenarioError
+from onceproof.base.errors import ScenarioError, WaitTimeout
 from onceproof.chaos.upgrade import Upgrade, UpgradeSpec
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, first_pipeline
 from onceproof.pipeline.supervisor import Exit, Program
@@ -202,3 +202,23 @@ def test_changed_variables_are_named_without_their_values(tmp_path: Path) -> Non
     proof = World(tmp_path, Program(OLD.command, {"A": "s3cret"}), continues).proof()
     text = "; ".join(map(str, proof.evidence))
     assert proof.hit and "another value of A" in text and "s3cret" not in text
+
+
+@pytest.mark.parametrize(
+    ("log", "checkpoint"),
+    [
+        ("[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function: KeyError", "kept"),
+        ("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema ...", "removed"),
+    ],
+)
+def test_another_error_of_the_new_version_is_not_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, checkpoint: str
+) -> None:
+    """The first is an error of the job; in the second case there is no old checkpoint to refuse."""
+    monkeypatch.setattr("onceproof.chaos.upgrade.RESTART_S", 0.2)
+
+    def fails(world: World) -> None:
+        world.failure, world.log = Exit(1, 1, 2.0), f"pyspark.errors...: {log}"
+
+    with pytest.raises(WaitTimeout, match="the new version to go on"):
+        World(tmp_path, NEW, fails).proof(checkpoint=checkpoint)

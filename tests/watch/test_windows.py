@@ -293,3 +293,35 @@ def test_a_large_window_is_closed_at_once(tmp_path: Path, monkeypatch: Any) -> N
     run.close()
     counts = Counter(len(run.settle().findings) for _ in range(3))
     assert counts == {0: 3} and run.tally.records == 25
+
+
+def test_rows_that_come_before_any_input_wait_for_a_window_that_can_be_judged(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.output(901, 902)
+    run.close()
+    assert not run.settle().findings
+    run.input(1)
+    run.output(1)
+    run.close()
+    run.settle()
+    assert run.anomalies() == {"unexplained": 2}
+
+
+def test_a_job_that_loses_the_keys_of_its_input_is_violated(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.input(1)
+    run.windows.add_output(batch("output", [{**copy(1, 0), "key": None}]))
+    run.outputs += 1
+    run.close()
+    run.settle()
+    assert run.anomalies() == {"wrong-value": 1}
+
+
+def test_records_without_keys_are_right_if_their_input_has_none(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.windows.add_input(batch("input", [{**order(1, 0), "key": None}]), 0.0)
+    run.windows.add_output(batch("output", [{**copy(1, 0), "key": None}]))
+    run.outputs += 1
+    run.close()
+    run.settle()
+    assert verdict_on(run.windows.scenario, run.tally, run.windows, 1.0).outcome == "held"

@@ -123,28 +123,31 @@ class Windows:
         result = Settlement(window)
         held = self.held
         if window.records or held:
-            for _ in range(2):
+            for _ in range(3):  # without what cannot be read, and with keys
                 self._write(self._whole, [*self._teaching(), *window.batches], held)
                 with open_case(self._whole.path) as case:
                     bad = self._unreadable(case, result) if case.unreadable else None
-                    if bad is None:
-                        held = self._take(case, window, result, now)
+                    if bad is None and not self._demand_keys(case):
+                        held = self._take(case, window, result, now, held)
                         break
-                held = _without(held, bad)
+                held = _without(held, bad or set())
             self._learn(window)
         self._settled.forget(now)
         self.held = held
         self.closed.popleft()
         return result
 
-    def _take(self, case: Case, window: Window, result: Settlement, now: float) -> list[pa.RecordBatch]:
+    def _take(
+        self, case: Case, window: Window, result: Settlement, now: float, held: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
         """Compare, and return the records that later windows may explain."""
         if case.no_oracle is not None or case.unreadable:
             why = case.no_oracle or "; ".join(f"output {name}: {text}" for name, text in case.unreadable.items())
-            if window.records:
-                result.doubts.append(f"window {window.number} ({window.ranges()}) cannot be judged: {why}")
-                result.unjudged = self._blind = True
-            return _from(self.held, window.seen)
+            if not window.records and sum(batch.num_rows for batch in held) <= MOST_RECORDS:
+                return held  # the first window with input judges them: without any, the oracle cannot be asked
+            result.doubts.append(f"window {window.number} ({window.ranges()}) cannot be judged: {why}")
+            result.unjudged = self._blind = True
+            return _from(held, window.seen)
         compared = compare(case, window)
         result.expected, result.found = compared.expected, compared.found
         undecided = self._decide_keys(case, compared)
@@ -176,6 +179,17 @@ class Windows:
             )
         result.doubts += [f"{f.anomaly} in output {f.output}: {f.undecided}" for f in named if f.undecided is not None]
         return named
+
+    def _demand_keys(self, case: Case) -> bool:
+        """Whether keys are compared from now on that were not: records without keys, of input with keys, have lost them."""
+        keyed = 'SELECT count("key") FROM history.input'
+        written = "SELECT count(*) FROM history.output WHERE output = $output"
+        lost = [name for name in case.not_compared if case.number(written, {"output": name}) and case.number(keyed)]
+        if not lost:
+            return False
+        self._keys |= dict.fromkeys(lost, True)
+        self._set_keys(self._whole, self._keys)
+        return True
 
     def _decide_keys(self, case: Case, compared: Compared) -> set[str]:
         """Let this window decide which keys are compared from now on. Returns the outputs for which it cannot."""
