@@ -325,3 +325,41 @@ def test_records_without_keys_are_right_if_their_input_has_none(tmp_path: Path) 
     run.close()
     run.settle()
     assert verdict_on(run.windows.scenario, run.tally, run.windows, 1.0).outcome == "held"
+
+
+def test_the_verdict_names_the_row_that_is_still_missing(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.input(1, 2, 3)
+    run.output(2)
+    run.close()
+    run.settle()
+    run.output(1)  # late
+    run.close()
+    run.settle()
+    verdict = verdict_on(run.windows.scenario, run.tally, run.windows, 1.0)
+    assert verdict.reasons[0] == "lost-write in output out: 1 record; the first: {'id': '3'}"
+    (lost,) = verdict.findings
+    assert [witness.identity for witness in lost.witnesses] == [{"id": "3"}]
+
+
+def test_a_late_row_leaves_no_doubt_under_at_most_once(tmp_path: Path) -> None:
+    run = begin(tmp_path, SCENARIO + "claim: {delivery: at-most-once}\n")
+    run.input(1, 2)
+    run.output(1)
+    run.close()
+    run.settle()
+    before = verdict_on(run.windows.scenario, run.tally, run.windows, 1.0)
+    assert before.outcome == "inconclusive" and "a watch records no faults" in before.reasons[0]
+    run.output(2)
+    run.close()
+    run.settle()
+    assert verdict_on(run.windows.scenario, run.tally, run.windows, 1.0).outcome == "held"
+
+
+def test_records_that_could_not_be_judged_are_reported_with_the_cause(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.tally.open, run.tally.problem = 1, "Kafka at h:1 does not answer"
+    verdict = verdict_on(run.windows.scenario, run.tally, run.windows, 1.0)
+    assert verdict.reasons == (
+        "1 input record had been read, and could not be judged in time: Kafka at h:1 does not answer",
+    )

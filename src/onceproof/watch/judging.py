@@ -41,9 +41,13 @@ from onceproof.watch.window import MOST_RECORDS, Positions, Window, following
 _MOST_EXAMPLES = 64
 
 
-# A premise of `onceproof.checkers.lost_write`, and what is true of a window instead.
-_IMPORTED = "The history was imported as complete; it records no progress"
-_READ_ON = "Since then the output was read past the end that it had when the grace period was over"
+# Premises of checkers about an imported history -> what is true of a window instead.
+_WORDS = {
+    "The history was imported as complete; it records no progress": "Since then the output was read past the end that it had when "
+    "the grace period was over",
+    "the history was imported: it records no faults": "a watch records no faults",
+    "the history was imported: it records neither batches nor faults": "a watch records neither batches nor faults",
+}
 
 # Part of a doubt of `onceproof.judge.case.record_key`.
 _ABOUT_KEYS = "has the key of an input record"
@@ -177,7 +181,6 @@ class Windows:
             result.doubts.append(
                 f"window {result.window.number} differs, and no checker names it: {verdict.reasons[0]}"
             )
-        result.doubts += [f"{f.anomaly} in output {f.output}: {f.undecided}" for f in named if f.undecided is not None]
         return named
 
     def _demand_keys(self, case: Case) -> bool:
@@ -263,8 +266,12 @@ class Windows:
 
 def _worded(finding: Finding) -> Finding:
     """The same finding, without the premise that a whole history was imported."""
-    witnesses = [replace(w, argument=w.argument.replace(_IMPORTED, _READ_ON)) for w in finding.witnesses]
-    return replace(finding, witnesses=tuple(witnesses))
+    for imported, read_on in _WORDS.items():
+        witnesses = [replace(w, argument=w.argument.replace(imported, read_on)) for w in finding.witnesses]
+        unsettled = None if finding.unsettled is None else finding.unsettled.replace(imported, read_on)
+        undecided = None if finding.undecided is None else finding.undecided.replace(imported, read_on)
+        finding = replace(finding, witnesses=tuple(witnesses), unsettled=unsettled, undecided=undecided)
+    return finding
 
 
 def _one(rows: pa.Table, topic: str, partition: int, offset: int) -> pa.Table | None:

@@ -185,8 +185,10 @@ class _Loop:
         """Read and judge until the end. Signals come between two turns, so no record is read and forgotten."""
         try:
             while not (self._ended or self._tally.failed):
-                with uninterrupted("finishing what was just read"), self._failing():
-                    self._turn()
+                with uninterrupted("finishing what was just read"):
+                    with self._failing():
+                        self._turn()
+                    self._report_progress()
         except Interrupted:
             pass
         if self._tally.failed is None:
@@ -208,8 +210,11 @@ class _Loop:
         while time.monotonic() < deadline and self._tally.failed is None:
             if self._last and not self.windows.closed:
                 return
-            with uninterrupted("finishing what was just read"), self._failing():
-                self._turn(ending=True)
+            with uninterrupted("finishing what was just read"):
+                with self._failing():
+                    self._turn(ending=True)
+                self._report_progress()
+        self._tally.problem = self._problem
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -232,11 +237,10 @@ class _Loop:
                 self._note_read(name, len(messages))
                 self.windows.add_output(output_batch(name, partition, messages, [COMMITTED] * len(messages)))
         if self._lead_in_ends is not None:
-            self._pass_lead_in(now)
+            self._pass_lead_in(now, ending)
         elif not self._last:
             self._close_window(now, last=ending)
         self._settle_due()
-        self._report_progress()
 
     def _take_input(self, topic: str, partition: int, messages: list[Message]) -> None:
         if self._last:
@@ -251,7 +255,7 @@ class _Loop:
             batch = input_batch(topic, partition, messages, [COMMITTED] * len(messages))
             self.windows.add_input(batch, time.monotonic())
 
-    def _pass_lead_in(self, now: float) -> None:
+    def _pass_lead_in(self, now: float, ending: bool) -> None:
         """End the lead-in when its records have been read, and settle it at once: it is not judged."""
         if self._lead_in_ends is not None and reached(self._inputs.positions, self._lead_in_ends):
             self.windows.close({}, now)
@@ -261,7 +265,7 @@ class _Loop:
                 self._take_input(*records)
             self._after_lead_in = []
             self._judged_until = now
-            self._next_cut = now + self._options.window_s
+            self._next_cut = now if ending else now + self._options.window_s
 
     def _close_window(self, now: float, *, last: bool) -> None:
         if self._cut is None and now >= self._next_cut:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from onceproof.base.words import are, times
-from onceproof.judge.findings import NO_FAULT, Finding, Outcome, StatedClaim, Verdict
+from onceproof.judge.findings import MAX_WITNESSES, NO_FAULT, Finding, Outcome, StatedClaim, Verdict
 from onceproof.scenario.model import Scenario
 from onceproof.watch.judging import Settlement, Windows
 from onceproof.watch.per_record import unjudged
+from onceproof.watch.unmatched import Late
 
 #: At most so many different doubts are kept; the others are counted.
 _MOST_DOUBTS = 20
@@ -23,7 +24,7 @@ class Tally:
     expected: int = 0
     found: int = 0
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
-    """(anomaly, output) -> the first finding, with the total of all."""
+    """(anomaly, output) -> the first finding, with the total of all, and witnesses of all."""
     late: int = 0
     doubts: dict[str, int] = field(default_factory=dict)
     """Doubt -> how often."""
@@ -32,6 +33,8 @@ class Tally:
     """Why it could not be continued."""
     cut_short: bool = False
     """A second signal ended it before the last windows were settled."""
+    problem: str | None = None
+    """Why the brokers did not answer when it ended."""
     open: int = 0
     """Input records that were read and not judged."""
 
@@ -49,23 +52,25 @@ class Tally:
             self.expected += settlement.expected
         for finding in settlement.findings:
             key = (finding.anomaly, finding.output)
-            before = self.findings.get(key)
-            total = finding.total + (before.total if before is not None else 0)
-            self.findings[key] = replace(before or finding, total=total)
+            if (before := self.findings.get(key)) is not None:
+                witnesses = (*before.witnesses, *finding.witnesses)[:MAX_WITNESSES]
+                finding = replace(before, total=before.total + finding.total, witnesses=witnesses)
+            self.findings[key] = finding
         self.late += sum(not late.wrong for late in settlement.late)
         for late in settlement.late:
-            self._arrived(late.output)
+            self._arrived(late)
         for doubt in settlement.doubts:
             if doubt in self.doubts or len(self.doubts) < _MOST_DOUBTS:
                 self.doubts[doubt] = self.doubts.get(doubt, 0) + 1
             else:
                 self.more_doubts += 1
 
-    def _arrived(self, output: str) -> None:
-        """One row that was counted as lost is not lost."""
-        key = ("lost-write", output)
+    def _arrived(self, late: Late) -> None:
+        """A row that was counted as lost is not lost."""
+        key = ("lost-write", late.output)
         if (finding := self.findings.get(key)) is not None:
-            self.findings[key] = replace(finding, total=finding.total - 1)
+            witnesses = tuple(w for w in finding.witnesses if w.cause != late.cause)
+            self.findings[key] = replace(finding, total=finding.total - 1, witnesses=witnesses)
             if self.findings[key].total <= 0:
                 del self.findings[key]
 
@@ -74,7 +79,8 @@ def verdict_on(scenario: Scenario, tally: Tally, windows: Windows, seconds: floa
     """The verdict on everything that was settled. Rows that arrived late are not lost."""
     findings = [replace(f, summary=_in_all(f)) for _, f in sorted(tally.findings.items())]
     violations = [finding for finding in findings if finding.violates]
-    doubts = list(_doubts(tally))
+    doubts = _doubts(tally)
+    doubts += [f"{f.anomaly} in output {f.output}: {f.undecided}" for f in findings if f.undecided is not None]
     if violations:
         outcome = Outcome.VIOLATED
         reasons = [f"{f.anomaly} in output {f.output}: {f.summary}" for f in violations]
@@ -119,10 +125,9 @@ def _doubts(tally: Tally) -> list[str]:
     if tally.open and (tally.failed is not None or tally.cut_short):
         doubts.append(f"{times(tally.open, 'input record')} had been read and not judged")
     elif tally.open:
-        doubts.append(
-            f"{times(tally.open, 'input record')} could not be judged: the output could not be read far enough in time"
-        )
-    if not tally.records and tally.failed is None:
+        why = tally.problem or "reading or judging took too long, as the lag shows"
+        doubts.append(f"{times(tally.open, 'input record')} had been read, and could not be judged in time: {why}")
+    if not (tally.records or tally.open) and tally.failed is None:
         doubts.append("no input record was written while it watched, so nothing was judged")
     doubts += tally.doubts
     if tally.more_doubts:

@@ -106,14 +106,13 @@ def classify(
         doubts.append(
             f"{times(unknown, 'record')} of the output may belong to a window that could not be judged, and nothing else explains {'it' if unknown == 1 else 'them'}"
         )
-    doubts += [f"{f.anomaly} in output {f.output}: {f.undecided}" for f in findings if f.undecided is not None]
     return late, [finding for finding in findings if finding.allowed is None], doubts
 
 
 _SUMMARY = {
     "duplicate": "{records} of rows that an earlier window has settled",
     "wrong-value": "{records} of rows that were missing, with another value",
-    "unexplained": "{records} that no input explains",
+    "unexplained": "{records} that no input explains; if its input is older than the lead-in, give a longer --lead-in",
 }
 
 
