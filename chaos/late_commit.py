@@ -8,6 +8,7 @@ Kafka workload: precommitted-read).
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
@@ -82,19 +83,22 @@ class LateCommit(AtItsPoint[LateCommitSpec]):
             written.commit()
             self._over = True
         if early:
-            numbers = ", ".join(map(str, early))
-            return proven(
-                *evidence, f"batch {numbers} took them and was committed", "then their transaction was committed"
-            )
+            return proven(*evidence, _taken_by(early), "then their transaction was committed")
         evidence.append(
             f"{lasted:.1f} s after batch {seen.batch} no batch had taken them, and their transaction was committed"
         )
         reason = "a batch whose offset range includes them to be committed"
         batches = wait_until(reason, lambda: written.batches(seen), deadline_s=RESTART_S)
-        return proven(*evidence, f"batch {', '.join(map(str, batches))} took them and was committed after that")
+        return proven(*evidence, f"{_taken_by(batches)} after that")
 
     def heal(self, context: FaultContext) -> None:
         with self._lock:
             if self._written is not None and not self._over:
                 self._over = True
                 self._written.abort()  # an open transaction would block every read_committed reader
+
+
+def _taken_by(batches: Sequence[int]) -> str:
+    one = len(batches) == 1
+    numbers = ", ".join(map(str, batches))
+    return f"{'batch' if one else 'batches'} {numbers} took them and {'was' if one else 'were'} committed"

@@ -111,7 +111,7 @@ class Windows:
     def close(self, seen: Positions, now: float) -> None:
         """Close the window: the input has been read beyond all causes of the records before ``seen``."""
         window = self.open
-        window.end = following(window.start, window.batches, "topic")
+        window.end = following(window.start, window.batches)
         window.seen, window.closed_at = dict(seen), now
         self.closed.append(window)
         self.open = Window(window.number + 1, window.end, window.lead_in)

@@ -11,6 +11,8 @@ from onceproof.base.errors import UsageError
 
 #: Only this machine can read them: names of topics and outputs are in them.
 ADDRESS = "127.0.0.1"
+#: The anomalies that a watch can find.
+FOUND = ("duplicate", "lost-write", "unexplained", "wrong-value")
 
 
 class Metrics:

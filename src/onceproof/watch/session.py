@@ -25,7 +25,7 @@ from onceproof.judge.findings import Verdict
 from onceproof.scenario.model import Scenario
 from onceproof.stores.kafka.rows import COMMITTED, input_batch, offset_of, output_batch
 from onceproof.watch.judging import Settlement, Windows
-from onceproof.watch.metrics import Metrics, served
+from onceproof.watch.metrics import FOUND, Metrics, served
 from onceproof.watch.summary import Tally, verdict_on
 from onceproof.watch.topics import Topics, Unreachable
 from onceproof.watch.window import Positions, behind, reached
@@ -175,6 +175,10 @@ class _Loop:
         self._inputs.start(starts)
         self._lead_in_ends = ends
         self.windows.begin(starts, lead_in=True)
+        for name in self._watch.topic_of():  # from now on, so that a first finding is an increase
+            self._watch.metrics.late.labels(name)
+            for anomaly in FOUND:
+                self._watch.metrics.findings.labels(anomaly, name)
         notices = self._tally.begin(self._watch.scenario)
         self._watch.listener(Began(ends, outputs, port, notices))
 

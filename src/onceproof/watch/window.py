@@ -59,12 +59,12 @@ def behind(positions: Positions, ends: Positions) -> int:
     return sum(max(0, end - positions.get(place, 0)) for place, end in ends.items())
 
 
-def following(starts: Positions, batches: Iterable[pa.RecordBatch], name: str) -> dict[tuple[str, int], int]:
-    """The positions after these rows; ``name`` is the column with the topic or output."""
+def following(starts: Positions, batches: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], int]:
+    """The positions after these records of the input."""
     found = dict(starts)
     for batch in batches:
         if batch.num_rows:
             last = batch.num_rows - 1
-            place = (batch.column(name)[last].as_py(), batch.column("partition")[last].as_py())
+            place = (batch.column("topic")[last].as_py(), batch.column("partition")[last].as_py())
             found[place] = batch.column("offset")[last].as_py() + 1
     return found

@@ -50,7 +50,8 @@ def watch(
     remember: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="How long a row that comes again is called a duplicate; 24 bytes on disk per row."
+            metavar="TIME",
+            help="How long settled rows are remembered, 24 bytes on disk per row: one that comes again later is called unexplained.",
         ),
     ] = "10m",
     metrics: Annotated[
