@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -11,10 +12,21 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.stack.kafka.groups import describe_group
 
 
+class Counting(AdminClient):
+    """Counts the questions about groups."""
+
+    asked = 0
+
+    def describe_consumer_groups(self, *args: Any, **options: Any) -> Any:
+        self.asked += 1
+        return super().describe_consumer_groups(*args, **options)
+
+
 def test_a_question_that_is_not_answered_is_asked_again_until_the_time_is_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers nothing
-        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0})
+        admin = Counting({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0})
         with pytest.raises(
             WaitTimeout, match=r"gave up after [3-9]\.\d s waiting for Kafka to report the members of group g"
         ):
             describe_group(admin, "g", within_s=3.0)
+    assert admin.asked == 2
