@@ -59,10 +59,28 @@ def put_accepted(
     """Put all rows in their order, except those that are refused, which are returned. Must be in a transaction.
 
     Without a refused row this is one ``put``. With one, its part of the batch is halved until the row is alone: of n rows,
-    about 2 log2 n puts for each refused row. A row is refused if it is after all accepted rows before it, also by a deferred
-    constraint, which would otherwise fail the whole batch when it is committed.
+    about 2 log2 n puts for each refused row. Deferred constraints, which would otherwise fail the whole batch when it is committed,
+    are checked once all rows are put: rows may refer to each other. If one of them refuses a row, the batch is put again, and they are
+    checked after each part: a row is then also refused if it refers to one that comes after its part.
     Raises what ``put`` raises for another reason.
     """
+    try:
+        with connection.transaction():
+            refused = _put_in_parts(connection, rows, put)
+            connection.execute(_CHECK_DEFERRED)
+            return refused
+    except _OF_A_ROW:
+        return _put_in_parts(connection, rows, put, check=True)
+
+
+def _put_in_parts(
+    connection: psycopg.Connection[Any],
+    rows: Rows,
+    put: Callable[[psycopg.Connection[Any], Any], None],
+    *,
+    check: bool = False,
+) -> list[Refused]:
+    """``check``: deferred constraints count after each part."""
     refused: list[Refused] = []
     parts = [(0, rows.num_rows)]
     while parts:
@@ -70,7 +88,8 @@ def put_accepted(
         try:
             with connection.transaction():  # a savepoint
                 put(connection, rows.slice(first, count))
-                connection.execute(_CHECK_DEFERRED)
+                if check:
+                    connection.execute(_CHECK_DEFERRED)
         except _OF_A_ROW as error:
             if count == 0:
                 raise

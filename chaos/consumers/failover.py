@@ -45,7 +45,7 @@ class Failover(AtItsStep):
         self._lag = 0
         """How much of the primary's log the replica lacked when the primary was killed, bytes."""
         self._how = ""
-        """When the primary was killed, as a clause; empty: it was not."""
+        """When the primary was to be killed, as a clause; empty: never."""
         self._failed: Exception | None = None
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -82,14 +82,13 @@ class Failover(AtItsStep):
                     self._fail_over("while the commit waited for the replica")
                     return
         except (OnceproofError, psycopg.Error) as failed:
-            if not self._how:
-                self._failed = failed
+            self._failed = failed
 
     def _fail_over(self, how: str) -> None:
         with self._lock:
             if self._how or self._replica is None:
                 return
-            self._lag, self._how = self._replica.lag_bytes(), how
+            self._how, self._lag = how, self._replica.lag_bytes()
             self._replica.fail_over()
 
     def is_over(self, since: Sequence[TraceEvent]) -> bool:
@@ -110,9 +109,10 @@ class Failover(AtItsStep):
         evidence = [
             f"the replica had all commits when {target} had taken message {message}; from then on nothing arrived there"
         ]
+        if self._failed is not None:
+            return missed(*evidence, f"the replica did not take over: {self._failed}")
         if not self._how:
-            why = f": {self._failed}" if self._failed is not None else ""
-            return missed(*evidence, f"the primary was not killed{why}")
+            return missed(*evidence, "the primary was not killed")
         evidence.append(
             f"the primary was killed {self._how}, and the replica was promoted without {times(self._lag, 'byte')} of its log"
         )

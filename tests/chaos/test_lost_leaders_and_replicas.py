@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from onceproof.base.errors import ScenarioError
+from onceproof.base.errors import ScenarioError, ServiceFailed
 from onceproof.base.waiting import wait_until
 from onceproof.chaos.consumers.failover import Failover, FailoverSpec
 from onceproof.chaos.consumers.leader_crash import LeaderCrash, LeaderCrashSpec
@@ -175,3 +175,18 @@ def test_without_an_effect_there_is_no_failover() -> None:
     fault = failing_over(Replica(waits=False))
     fault.heal(cast("Any", None))
     assert proof_of(fault, []).evidence[-1] == "the primary was not killed"
+
+
+def test_a_replica_that_could_not_take_over_is_a_miss_with_the_reason() -> None:
+    class Broken(Replica):
+        def fail_over(self) -> None:
+            self.failovers += 1
+            raise ServiceFailed("the replica of Postgres was not promoted within 60 s")
+
+    replica = Broken(waits=True)
+    fault = failing_over(replica)
+    wait_until("the failover", lambda: replica.failovers, deadline_s=10)
+    fault.heal(cast("Any", None))
+    proof = proof_of(fault, [event("effect", 3)])
+    assert not proof.hit
+    assert proof.evidence[-1] == "the replica did not take over: the replica of Postgres was not promoted within 60 s"

@@ -40,7 +40,14 @@ def test_the_naive_pipeline_is_violated_and_its_remedy_holds_under_the_same_faul
 
 
 @pytest.mark.parametrize(
-    "name", ["added-partition-unread", "late-answer-duplicates", "replica-lags", "failover-loses-commit"]
+    "name",
+    [
+        "added-partition-unread",
+        "late-answer-duplicates",
+        "replica-lags",
+        "failover-loses-commit",
+        "failover-keeps-commit",
+    ],
 )
 def test_a_fault_that_needs_a_consumer_of_its_own_hits(run_once: RunOnce, name: str) -> None:
     assert_as_expected(name, run_once(name).verdict)

@@ -102,7 +102,7 @@ def values_that_do_not_fit(bench: Bench) -> None:
 
 def rows_that_only_the_commit_would_refuse(bench: Bench) -> None:
     """By constraints that are checked at COMMIT. Rows that refer to each other are accepted together."""
-    checkpoint = bench.checkpoint(4, 6)
+    checkpoint = bench.checkpoint(4, 6, 9)
     target: Any = bench.target
     target.ask(f"ALTER TABLE {target.name} ADD UNIQUE (src_offset) DEFERRABLE INITIALLY DEFERRED, ADD UNIQUE (key)")
     target.ask(f"ALTER TABLE {target.name} ADD next text REFERENCES {target.name} (key) DEFERRABLE INITIALLY DEFERRED")
@@ -114,6 +114,9 @@ def rows_that_only_the_commit_would_refuse(bench: Bench) -> None:
     assert found == [(number, rows.to_pylist()[number], state) for number, state in ((2, "23505"), (3, "23503"))]
     assert sink.write(pa.table({"key": ["e", "f"], "src_offset": [4, 5], "next": ["f", "e"]}), 1)
     assert PostgresTarget.offsets(target) == [0, 1, 4, 5]
+    # A refused row between them separates them.
+    assert sink.write(pa.table({"key": ["g", "x", "h"], "src_offset": [6, -1, 8], "next": ["h", None, "g"]}), 2)
+    assert PostgresTarget.offsets(target) == [0, 1, 4, 5, 6, 8]
 
 
 def batch_of_refused_rows(bench: Bench) -> None:

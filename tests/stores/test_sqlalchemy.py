@@ -182,3 +182,11 @@ def test_a_file_that_is_missing_is_an_error_and_is_not_created(
     assert not list(tmp_path.iterdir())
     sqlite3.connect(file).execute("CREATE TABLE departures (id int)")
     make_ready(one("departures"))
+
+
+@pytest.mark.parametrize(
+    ("name", "elsewhere"),
+    [("md:orders", True), (":default:", True), ("C:/orders.db", False), ("orders.db", False), ("/a/md:b", False)],
+)
+def test_a_database_of_duckdb_may_be_elsewhere(name: str, elsewhere: bool) -> None:
+    assert bool(databases._ELSEWHERE.match(name)) == elsewhere

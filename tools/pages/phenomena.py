@@ -36,7 +36,7 @@ def page(found: list[Row]) -> str:
         parts += [heading, table(head, (_cells(row) for row in members))]
     gaps = [(row.name, row.case.missing) for row in found if row.case.missing]
     limits = {row.phenomenon.id: row.phenomenon.limit for row in found if row.phenomenon.limit}
-    missing = table(("", "what is missing"), gaps) if gaps else "Nothing: each case above is shown.\n"
+    missing = table(("", "what is missing"), gaps) if gaps else "Nothing is missing: every case above is shown.\n"
     parts += ["## Not shown yet\n", missing]
     parts += ["## What cannot be shown here\n", table(("", "what, and why"), limits.items())]
     return "\n".join(parts).rstrip("\n") + "\n"

@@ -208,7 +208,7 @@ def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> GateRow
     if scenario.expect == "violated" and verdict.outcome is Outcome.HELD:
         return row(Status.NOT_CAUGHT, f"{verdict.word}, although it is known to be bad")
     if missing := [name for name in _known_bad_by(scenario, run) if name not in verdict.anomalies()]:
-        return row(Status.NOT_CAUGHT, f"no {', '.join(missing)}, but {found}")
+        return row(Status.NOT_CAUGHT, f"no {', '.join(missing)}, but {found or reason}")
     losses = [] if before is None else list(coverage.losses(before))
     if losses:
         return row(Status.LESS_COVERAGE, "; ".join(losses))

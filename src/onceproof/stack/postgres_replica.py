@@ -108,7 +108,13 @@ class PostgresReplica:
             self._ask(primary.harness_conninfo, "SELECT pg_reload_conf()")
             synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
             reason = "the replica of Postgres to be synchronous"
-            wait_until(reason, lambda: self._ask(primary.harness_conninfo, synchronous), deadline_s=_FOLLOW_S)
+            wait_until(
+                reason,
+                lambda: self._ask(primary.harness_conninfo, synchronous),
+                deadline_s=_FOLLOW_S,
+                abandon=self.service.check_running,
+                explain=self.service.log_tail,
+            )
 
     def _capture(self) -> None:
         """Create its logical slot, which waits for a record that the primary writes when it is asked to."""
@@ -156,7 +162,7 @@ class PostgresReplica:
             "the replica of Postgres to follow",
             has_applied,
             deadline_s=_FOLLOW_S,
-            abandon=lambda: self.service.check_running(),
+            abandon=self.service.check_running,
             explain=lambda: last_error,
         )
 
@@ -172,7 +178,10 @@ class PostgresReplica:
     def fail_over(self) -> None:
         """Kill the primary, promote this server, and lead clients to it. What it had not received is lost."""
         self._primary.kill()
-        self._ask(self._conninfo, f"SELECT pg_promote(true, {_PROMOTED_S})")
+        if not self._ask(self._conninfo, f"SELECT pg_promote(true, {_PROMOTED_S})"):
+            raise ServiceFailed(
+                f"the replica of Postgres was not promoted within {_PROMOTED_S} s", log_tail=self.service.log_tail()
+            )
         self._promoted = True
         self.link.heal()  # it leads nowhere any more
         self._primary.move_to(self.service, self._port)

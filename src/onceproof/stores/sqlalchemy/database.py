@@ -36,6 +36,8 @@ _TIMEOUTS: dict[str, dict[str, int]] = {
 }
 #: Databases whose URL names a file, which their drivers create.
 _IN_FILES = ("sqlite", "duckdb")
+#: A name of DuckDB that is not the path of a file: a service (``md:orders``) or a default. ``C:`` is a path.
+_ELSEWHERE = re.compile(r":default:|[a-z][a-z0-9]+:")
 _SECRET = re.compile(r"pass|pwd|secret|token|key", re.IGNORECASE)
 _FORM = "DIALECT+DRIVER://USER:PASSWORD@HOST:PORT/DATABASE, for example mysql+pymysql://..."
 
@@ -156,6 +158,7 @@ class Database:
             or not name
             or ":memory:" in name
             or query.get("mode") == "memory"
+            or (self._url.get_backend_name() == "duckdb" and _ELSEWHERE.match(name))
         ):
             return
         if name.startswith("file:"):  # a URI of SQLite, whose path may have escapes
