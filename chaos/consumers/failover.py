@@ -46,7 +46,10 @@ class Failover(AtItsStep):
         """How much of the primary's log the replica lacked when the primary was killed, bytes."""
         self._how = ""
         """When the primary was to be killed, as a clause; empty: never."""
+        self._done = False
+        """Whether the replica has taken over."""
         self._failed: Exception | None = None
+        """Why `_look` ended. Also set if it asked the primary that `is_over` was just killing."""
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._watch: threading.Thread | None = None
@@ -90,6 +93,7 @@ class Failover(AtItsStep):
                 return
             self._how, self._lag = how, self._replica.lag_bytes()
             self._replica.fail_over()
+            self._done = True
 
     def is_over(self, since: Sequence[TraceEvent]) -> bool:
         """Implements `onceproof.consumers.routes.Lasts`."""
@@ -109,10 +113,9 @@ class Failover(AtItsStep):
         evidence = [
             f"the replica had all commits when {target} had taken message {message}; from then on nothing arrived there"
         ]
-        if self._failed is not None:
-            return missed(*evidence, f"the replica did not take over: {self._failed}")
-        if not self._how:
-            return missed(*evidence, "the primary was not killed")
+        if not self._done:
+            what = "the replica did not take over" if self._how else "the primary was not killed"
+            return missed(*evidence, what if self._failed is None else f"{what}: {self._failed}")
         evidence.append(
             f"the primary was killed {self._how}, and the replica was promoted without {times(self._lag, 'byte')} of its log"
         )
