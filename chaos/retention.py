@@ -13,14 +13,12 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.frames import wait_for_restart
 from onceproof.faults.placement import RESTART_S, AtItsPoint, committed, is_open, placement_at, point_problems
-from onceproof.instruments.checkpoint_watcher import Batch
+from onceproof.instruments.checkpoint_watcher import TopicOffsets, parse_offset_log
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.kafka.read_back import read_before
 from onceproof.stores.kafka.retention import delete_before
 
-_KNOWN_S = 5.0
-"""Limit for the watcher to read a log entry that was just written, which takes milliseconds."""
 _LOG_LINES = 400
 _ERROR = re.compile(r"KAFKA_DATA_LOSS\.\w+")
 """The class of Spark's error for input that is gone, if ``failOnDataLoss`` is true (KafkaExceptions)."""
@@ -56,6 +54,9 @@ class DriverRetention(AtItsPoint[DriverRetentionSpec]):
     @classmethod
     def problems(cls, spec: DriverRetentionSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.AFTER_OFFSET_LOG,))
+        if not problems and not spec.at.batch:
+            message = "before batch 0 there is no log entry that says where it begins"
+            problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
         compacted = [i.topic for i in scenario.input if i.config.get("cleanup.policy") == "compact"]
         if compacted:
             message = f"Kafka deletes no records by their age or number from a topic that is only compacted: {', '.join(compacted)}"
@@ -74,22 +75,20 @@ class DriverRetention(AtItsPoint[DriverRetentionSpec]):
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         query, n = seen.query, seen.batch
         with context.job.frozen():
-            batch = wait_until(
-                f"the plan of batch {n}", lambda: context.checkpoint.batch(query, n), deadline_s=_KNOWN_S
-            )
             self._was_open = is_open(context, query, n)
             if self._was_open:
-                self._delete(context, batch)
+                self._delete(context, _ends(context, query, n - 1), _ends(context, query, n))
             self._struck_at = context.timeline.now()
             self._start = context.job.kill_driver()  # frozen until now, so it has read nothing since
 
-    def _delete(self, context: FaultContext, batch: Batch) -> None:
+    def _delete(self, context: FaultContext, before: TopicOffsets, after: TopicOffsets) -> None:
         """Delete the older half of the batch's records from each partition of the input."""
         assert context.scenario is not None, "every run sets it"
         kafka = context.stack.kafka
         admin = AdminClient(kafka.harness_client())
         for topic in dict.fromkeys(spec.topic for spec in context.scenario.input):
-            starts, keep = batch.starts.get(topic, {}), _middles(batch, topic)
+            starts = before.get(topic, {})
+            keep = middles(starts, after.get(topic, {}))
             for partition, offset in keep.items():
                 context.deleted_input.extend(read_before(kafka, topic, partition, offset, topic))
             self._starts |= {(topic, partition): starts.get(partition, 0) for partition in keep}
@@ -127,8 +126,12 @@ class DriverRetention(AtItsPoint[DriverRetentionSpec]):
         return None
 
 
-def _middles(batch: Batch, topic: str) -> Mapping[int, int]:
+def _ends(context: FaultContext, query: str, batch: int) -> TopicOffsets:
+    """Where a batch ends, from its own log entry: the checkpoint watcher reads that entry only after the fault has struck."""
+    return parse_offset_log((context.checkpoint.folder(query) / "offsets" / str(batch)).read_text()).ends
+
+
+def middles(starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
     """Partition -> the offset in the middle of the batch's range, for the partitions in which it has records."""
-    starts = batch.starts.get(topic, {})
-    ranges = {p: (starts.get(p, 0), end) for p, end in batch.ends.get(topic, {}).items()}
+    ranges = {p: (starts.get(p, 0), end) for p, end in ends.items()}
     return {p: start + (end - start + 1) // 2 for p, (start, end) in ranges.items() if end > start}
