@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-
 from onceproof.base.timeline import Timeline
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.failpoints import SinkEvent
@@ -35,9 +33,6 @@ class FaultContext:
     """Query and batch -> the write that the batch was seen to send to a service, whether or not the service applied it."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """The number of the latest attempt at a query's batch, from 1; None where attempts are not counted."""
-
-    deleted_input: list[pa.RecordBatch] = field(default_factory=list)
-    """Rows of the history's table ``input``: records that a fault has deleted, and that no reader finds after the run."""
 
     fill_disk: Callable[[bool], None] = lambda _full: None
     """Makes the disk of the checkpoint full, or gives it room again (`onceproof.instruments.checkpoint_gate`)."""

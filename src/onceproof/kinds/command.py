@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
@@ -148,7 +147,6 @@ class SparkJob:
         self._watcher = self._instruments.watcher
         strikes = any(strikes_tasks(fault) for fault in scenario.faults(FaultSpec))
         self._events = execution.directory.logs / "spark-events" if strikes else None
-        self._deleted_input: list[pa.RecordBatch] = []
         self._job = self._supervised(owner)
         self._feeders = [
             Feeder(
@@ -229,7 +227,6 @@ class SparkJob:
             self._timeline,
             events=self._events,
             attempt=self._instruments.gate.attempt,
-            deleted_input=self._deleted_input,
             fill_disk=self._instruments.gate.fill_disk,
             scenario=self._scenario,
         )
@@ -261,8 +258,6 @@ class SparkJob:
         self._writer.append("batches", _batch_rows(self._watcher))
         self._writer.append("progress", _progress_rows(self._watcher))
         self._writer.append("faults", self._controller.rows())
-        for deleted in self._deleted_input:  # before the rest: rows are in offset order within a partition
-            self._writer.append("input", deleted)
         reading = ReadBack(self._scenario, self._stack, self._writer, self._timeline)
         outputs = collect(reading)
         self._stack.check_health()
