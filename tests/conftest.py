@@ -58,7 +58,7 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     from onceproof.scenario_files.load import find, load_file
     from onceproof.stack.sharing.shared import SharedStack
 
-    from .lending import LentBroker, can_share
+    from .lending import LentBrokers, can_share
 
     done: dict[Path, Result] = {}
     runs_dir = tmp_path_factory.mktemp("runs")
@@ -81,11 +81,11 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         if path not in done:
             loaded = load_file(path)
             if shares and can_share(loaded.scenario):
-                done[path] = broker.run(loaded, runs_dir, [print_event])
+                done[path] = brokers.run(loaded, runs_dir, [print_event])
             else:
                 done[path] = run(loaded, runs_dir=runs_dir, listeners=[print_event], shared=stack if shares else None)
         return done[path]
 
     shares = not os.environ.get("ONCEPROOF_FRESH_STACK")
-    with SharedStack() as stack, LentBroker(tmp_path_factory.mktemp("broker")) as broker:
+    with SharedStack() as stack, LentBrokers(tmp_path_factory.mktemp("brokers")) as brokers:
         yield once

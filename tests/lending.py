@@ -1,9 +1,11 @@
-"""A broker that several executions of consumers use, one after the other, as those of a replay do."""
+"""Brokers that several executions of consumers use, one after the other, as those of a replay do."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from onceproof.base import signals
@@ -30,52 +32,62 @@ from onceproof.stack.sharing.isolation import connections
 _ANSWER_S = 10.0
 
 
-class LentBroker:
-    """One broker at a time: the next one replaces it if a scenario needs another stack. A context manager.
+class LentBrokers:
+    """A broker for each stack that a scenario needs, from its first execution on. A context manager.
 
     Names of an execution's topics, queues, groups and schema begin with its number, those of the first on a broker excepted.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._owner = Owner()
-        self._stack: StackSpec | None = None
-        self._broker: Broker | None = None
-        self._starts = 0
-        self._served = 0
+        self._brokers: dict[StackSpec, tuple[Owner, Broker]] = {}
+        self._served: Counter[StackSpec] = Counter()
+        self._starts = count(1)
 
-    def __enter__(self) -> LentBroker:
+    def __enter__(self) -> LentBrokers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._owner.close()
+        for stack in [*self._brokers]:
+            self._stop(stack)
 
     def run(self, loaded: LoadedScenario, runs_dir: Path, listeners: Sequence[Listener]) -> Result:
-        """As `onceproof.run.run`, on this broker."""
+        """As `onceproof.run.run`, on one of these brokers."""
         scenario = loaded.scenario
         with signals.interruptible(), private_files():
             broker = self._serving(scenario)
             created = Execution.create(scenario, loaded.path, runs_dir, listeners)
-            execution = replace(created, number=self._served)
-            self._served += 1
-            with reported(execution), accounted_for(execution):
-                observe(execution, lambda *_: broker)
-                verdict = judged(execution)
-            _check_that_nothing_can_reach_the_next(broker)
+            execution = replace(created, number=self._served[scenario.stack])
+            self._served[scenario.stack] += 1
+            try:
+                with reported(execution), accounted_for(execution):
+                    observe(execution, lambda *_: broker)
+                    verdict = judged(execution)
+                _check_that_nothing_can_reach_the_next(broker)
+            except BaseException:
+                self._stop(scenario.stack)  # the next execution gets a new one
+                raise
         return Result(verdict, execution.directory.path)
 
     def _serving(self, scenario: Scenario) -> Broker:
-        if self._broker is None or self._stack != scenario.stack:
-            self._owner.close()
-            self._starts += 1
-            self._owner, folder = Owner(), self._folder / str(self._starts)
+        if scenario.stack not in self._brokers:
+            folder, owner = self._folder / str(next(self._starts)), Owner()
             (folder / "logs").mkdir(parents=True)
-            self._broker = services.fetched(scenario)(self._owner, folder, Timeline(folder / "events.jsonl"))
-            self._stack, self._served = scenario.stack, 0
-        if isinstance(self._broker, KafkaBroker):
+            try:
+                started = services.fetched(scenario)(owner, folder, Timeline(folder / "events.jsonl"))
+            except BaseException:
+                owner.close()
+                raise
+            self._brokers[scenario.stack] = (owner, started)
+        _, broker = self._brokers[scenario.stack]
+        if isinstance(broker, KafkaBroker):
             queues = GroupQueues if consumers_of(scenario).broker == "kafka-group" else ShareQueues
-            return KafkaBroker(self._broker.stack, queues)
-        return self._broker
+            return KafkaBroker(broker.stack, queues)
+        return broker
+
+    def _stop(self, stack: StackSpec) -> None:
+        owner, _ = self._brokers.pop(stack)
+        owner.close()
 
 
 def can_share(scenario: Scenario) -> bool:

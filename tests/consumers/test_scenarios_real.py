@@ -16,14 +16,14 @@ from onceproof.judge.verdict import judge
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 
-from ..gate import OF_CONSUMERS, ON_A_CLUSTER, TWINS, WITH_DATABASES, assert_as_expected, by_stack
+from ..gate import OF_CONSUMERS, ON_A_CLUSTER, TWINS, WITH_DATABASES, assert_as_expected
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 
 RunOnce = Callable[[str | Path], Result]
 
 
-@pytest.mark.parametrize("name", [*by_stack(OF_CONSUMERS - WITH_DATABASES - ON_A_CLUSTER), "unclean-election-of-input"])
+@pytest.mark.parametrize("name", [*sorted(OF_CONSUMERS - WITH_DATABASES - ON_A_CLUSTER), "unclean-election-of-input"])
 def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
     assert_as_expected(name, run_once(name).verdict)
 
