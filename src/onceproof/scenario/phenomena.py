@@ -254,9 +254,9 @@ PHENOMENA = (
     Phenomenon(
         "B20",
         "Output before plan",
-        "In real-time mode rows are visible before Spark records their input; a driver that dies in between reads that input again.",
-        _one("duplicate"),
-        "continuous processing: after a crash its offset log goes back (an epoch ends before the one before it), so no batch can be judged",
+        "In real-time mode and in continuous processing rows are visible before Spark records their input; a driver that dies in between "
+        "reads that input again.",
+        (Case(("duplicate",), "real-time"), Case(("duplicate",), "continuous")),
     ),
     Phenomenon(
         "C1",
