@@ -236,8 +236,8 @@ PHENOMENA = (
     Phenomenon(
         "B17",
         "Stopped in the middle of a batch",
-        "A deployment stops the job (SIGTERM) while its function writes a batch. If the function returns early, the rest is lost.",
-        _one("lost-write"),
+        "A job is stopped while its function writes a batch. If the function returns early, Spark logs the batch as done.",
+        (Case(("lost-write",), "sigterm"), Case(("lost-write",), "query-stop")),
     ),
     Phenomenon(
         "B18",
