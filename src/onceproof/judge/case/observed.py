@@ -31,7 +31,7 @@ def create(case: Case) -> None:
 
 def _batches(case: Case) -> None:
     began = case.run.wall_start
-    # The epochs of continuous processing are none: their ranges are not what was read, and a repeated epoch is no replay.
+    # Epochs of continuous processing are not batches: their ranges are not what was read, and repeating one does not replay it.
     none = ", ".join(["NULL", *map(literal, without_batches(case.run.modes))])
     case.sql(f"""CREATE TABLE judge.batches AS
         SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
