@@ -3,7 +3,8 @@
 Service managers and clusters stop a process like this before each deployment: ``docker stop`` and Kubernetes send SIGTERM to the
 first process, and SIGKILL to what still runs after a grace period. What happens in between is the job's own code: a handler that
 calls ``query.stop()``, an ``atexit`` function that writes what is buffered, or nothing. ``query.stop()`` interrupts the batch, and
-a Python foreachBatch gets an error then (SPARK-39218). Python without a handler ends at once, and its JVM runs on for seconds.
+a Python foreachBatch gets an error at its next Spark job (SPARK-39218); a function without one runs to its end. Python without a
+handler ends at once, and its JVM runs on for seconds.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class LostWrite(Checker):
             "reject": "Let errors end the query: the restart runs the batch again, and the write is not lost.",
             "poison": "Put a record that cannot be processed into a dead-letter table or topic, with its place, and then continue.",
             "stop": "At SIGTERM finish the batch, or end without returning from foreachBatch: to Spark a batch whose function "
-            "returned is done.",
+            "returned is done. Let the error that query.stop() causes leave the function.",
             "crash executor": "Let a row depend on its record alone: Spark computes a lost partition again, also a persisted one.",
             "failover": "Postgres: let commits wait for the replica that may take over (synchronous_commit=remote_apply).",
             "crash broker": "Kafka: acks=all with min.insync.replicas=2 on three brokers.",

@@ -58,6 +58,8 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     from onceproof.scenario_files.load import find, load_file
     from onceproof.stack.sharing.shared import SharedStack
 
+    from .lending import LentBrokers, can_share
+
     done: dict[Path, Result] = {}
     runs_dir = tmp_path_factory.mktemp("runs")
 
@@ -77,9 +79,13 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     def once(name: str | Path) -> Result:
         path = find(name)
         if path not in done:
-            done[path] = run(load_file(path), runs_dir=runs_dir, listeners=[print_event], shared=lending)
+            loaded = load_file(path)
+            if shares and can_share(loaded.scenario):
+                done[path] = brokers.run(loaded, runs_dir, [print_event])
+            else:
+                done[path] = run(loaded, runs_dir=runs_dir, listeners=[print_event], shared=stack if shares else None)
         return done[path]
 
-    with SharedStack() as shared:
-        lending = None if os.environ.get("ONCEPROOF_FRESH_STACK") else shared
+    shares = not os.environ.get("ONCEPROOF_FRESH_STACK")
+    with SharedStack() as stack, LentBrokers(tmp_path_factory.mktemp("brokers")) as brokers:
         yield once

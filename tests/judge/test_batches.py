@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from onceproof.base.errors import HistoryError
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge
 
@@ -50,6 +53,43 @@ def test_an_unevaluated_checker_makes_all_batches_inconclusive(clean_run: Any) -
 def test_run_without_batches_has_no_batch_reports(clean_run: Any) -> None:
     clean_run.tables["batches"].clear()
     assert judge(clean_run.save()).batches == ()
+
+
+def continuous(run: Any) -> Any:
+    """The run as one in continuous processing that was restarted: its offset log goes back, and two rows occur twice."""
+    run.document["modes"] = {"q": "continuous"}
+    for partition in range(2):
+        row = next(r for r in run.tables["batches"] if r["batch"] == 1 and r["partition"] == partition)
+        row.update(end_offset=0, committed_by=1)
+    run.fault(batch=1)
+    copies = [c["content"] for c in run.tables["output"] if c["output"] == "events" and '"o": 5' in c["content"]]
+    for partition, content in enumerate(copies):
+        run.record("events", content, partition=partition)
+    return run
+
+
+def test_an_epoch_of_continuous_processing_is_not_judged_as_a_batch(clean_run: Any) -> None:
+    verdict = judge(continuous(clean_run).save())
+    assert verdict.outcome is Outcome.VIOLATED
+    duplicate = verdict.findings[0]
+    assert (duplicate.anomaly, duplicate.total, duplicate.batches) == ("duplicate", 2, {})
+    assert (verdict.batches, verdict.counts["batches"]) == ((), 0)
+    assert any("so no epoch is judged as a batch" in reason for reason in verdict.reasons)
+
+
+def test_a_right_output_of_continuous_processing_is_not_held(clean_run: Any) -> None:
+    run = continuous(clean_run)
+    del run.tables["output"][-2:]
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reasons[0].startswith("query q uses continuous processing")
+
+
+@pytest.mark.parametrize("modes", [None, {"q": "realtime"}, {"other": "continuous"}])
+def test_an_offset_log_that_goes_back_is_refused_in_batches(clean_run: Any, modes: dict[str, str] | None) -> None:
+    continuous(clean_run).document["modes"] = modes
+    with pytest.raises(HistoryError, match="start_offset 4 is greater than its end_offset 0"):
+        judge(clean_run.save())
 
 
 def test_batch_reports_are_in_the_json(clean_run: Any) -> None:

@@ -63,6 +63,18 @@ def test_a_job_whose_logs_may_be_behind_its_output_is_not_restarted() -> None:
         driven._check_progress(61.0)
 
 
+@pytest.mark.parametrize(
+    ("mode", "planned_by", "covered"), [("continuous", 0, False), ("continuous", 1, True), (None, 0, True)]
+)
+def test_a_repeated_epoch_does_not_show_that_its_rows_are_written(
+    mode: str | None, planned_by: int, covered: bool
+) -> None:
+    driven = drive([replace(batch("q", 3, {"orders": {0: 5}}), planned_by=planned_by, committed_by=1)])
+    driven._watcher.covers = lambda ends: ends == {"orders": {0: 5}}
+    driven._modes.update({"q": mode} if mode else {})
+    assert driven._covered() is covered
+
+
 def test_a_batch_that_never_ended_is_named() -> None:
     open_ = batch("q", 4, {"orders": {0: 5}}, committed_at=None)
     assert (

@@ -21,10 +21,11 @@ from confluent_kafka.admin import AdminClient
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.stack import StackSpec
+from onceproof.stack.cleanup import clean_up
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import client_config, producer_config
-from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.owner import SCRATCH_PREFIX, Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
 
@@ -243,3 +244,18 @@ def test_nothing_seen_is_inconclusive_and_a_missing_topic_is_not_created(stack: 
     quiet = Watching(tmp_path, "quiet", bootstrap, "--for", "3s")
     assert quiet.ended() == 3
     assert "nothing was judged" in quiet.of("verdict")[0][1]["reasons"][0]
+
+
+def test_cleanup_removes_the_folder_of_a_watch_that_was_killed(stack: EmbeddedStack, tmp_path: Path) -> None:
+    for topic in ("killed-in", "killed-out"):
+        stack.kafka.create_topic(topic, 1)
+    watching = Watching(tmp_path, "killed", stack.kafka.harness_bootstrap)
+    watching.wait_for("began")
+    watching.process.kill()
+    watching.ended()
+    done = clean_up()
+    assert len(done) == 1, done
+    folder = Path(done[0].removeprefix("removed "))
+    assert folder.name.startswith(SCRATCH_PREFIX)
+    assert not folder.exists()
+    assert clean_up() == []

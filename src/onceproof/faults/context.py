@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,9 @@ class FaultContext:
     """Query and batch -> the write that the batch was seen to send to a service, whether or not the service applied it."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """The number of the latest attempt at a query's batch, from 1; None where attempts are not counted."""
+
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """Query that does not log each batch before and after it -> its mode (`onceproof.scenario.modes`); grows while the job runs."""
 
     fill_disk: Callable[[bool], None] = lambda _full: None
     """Makes the disk of the checkpoint full, or gives it room again (`onceproof.instruments.checkpoint_gate`)."""

@@ -15,10 +15,12 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import NeedsInput, Occurrence, Proof, missed, reads_frames, strikes_at
 from onceproof.faults.evidence.item import Evidence
+from onceproof.faults.evidence.unrecorded import UnrecordedRows
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
 from onceproof.faults.table import Armed, FaultTable
 from onceproof.instruments.failpoints import Parked, SinkEvent
 from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.modes import without_batches
 from onceproof.scenario.points import Point
 
 _SURVEYED = frozenset(range(1000))
@@ -34,6 +36,8 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         struck = frozenset(spec.at.batch for spec in specs)
         committed = frozenset(spec.at.batch for spec in specs if spec.at.point is Point.AFTER_SINK_COMMIT)
         self._writes = WriteWatch(_SURVEYED, _SURVEYED) if survey else WriteWatch(struck, committed)
+        unplanned = frozenset(spec.at.batch for spec in specs if spec.at.point is Point.BEFORE_OFFSET_LOG)
+        self._unrecorded = UnrecordedRows(unplanned)
         self._lock = threading.Lock()
         self._uncounted: set[int] = set()
         """Faults that wait for an attempt, and whose position was seen where nothing counts attempts."""
@@ -49,7 +53,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
     def wanted(self) -> list[tuple[int, Point]]:
         """Batches and points at which an unfired fault waits, or at which the outputs are read."""
         waits = [(a.spec.at.batch, strikes_at(a.spec)) for a in self.armed if a.fired_at is None]
-        return [*waits, *self._writes.points()]
+        return [*waits, *self._writes.points(), *self._unrecorded.points()]
 
     def wrote(self, query: str, batch: int) -> tuple[str, ...] | None:
         """The outputs that a committed batch changed; None if they were not compared."""
@@ -111,6 +115,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
             return False
         if seen.instrument != "failpoint":
             self._writes.reached(context, seen.query, seen.batch, seen.point)
+            self._unrecorded.reached(context, seen.query, seen.batch, seen.point)
         with self._lock:
             ready: list[Armed[FaultSpec]] = []
             taken: set[str] = set()
@@ -195,8 +200,12 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         batch = wait_until(f"the ranges of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=5)
         if not proof.hit:
             return proof
-        if batch.records() > 0:
-            return self._check_write(context, seen, proof) if seen.point is Point.AFTER_SINK_COMMIT else proof
+        in_epochs = seen.query in without_batches(context.modes)
+        if in_epochs and seen.point is Point.BEFORE_OFFSET_LOG:
+            return self._unrecorded.check(seen.query, n, proof)
+        if batch.records() > 0:  # the rows of an epoch are in the output before its end is logged
+            writes_late = seen.point is Point.AFTER_SINK_COMMIT and not in_epochs
+            return self._check_write(context, seen, proof) if writes_late else proof
         if (attempted := context.attempted_writes.get((seen.query, n))) is not None:
             return replace(proof, evidence=(*proof.evidence, f"batch {n} read no input, but {attempted}"))
         written = self._writes.written(context, seen.query, n)

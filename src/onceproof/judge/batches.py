@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _PLAIN = """
     SELECT NOT EXISTS (
         FROM (SELECT end_offset, lead(start_offset) OVER (PARTITION BY query, topic, "partition" ORDER BY start_offset) AS next
-              FROM history.batches WHERE end_offset > start_offset) WHERE next < end_offset)
+              FROM judge.batches WHERE end_offset > start_offset) WHERE next < end_offset)
     AND NOT EXISTS (FROM judge.held WHERE n <> high - low + 1)"""
 
-_PLANNED = "(FROM history.batches WHERE end_offset > start_offset)"
+_PLANNED = "(FROM judge.batches WHERE end_offset > start_offset)"
 
 _BY_RANGE = f"""
     SELECT p.query, p.batch, sum(greatest(least(p.end_offset, h.high + 1) - greatest(p.start_offset, h.low), 0))::BIGINT AS records
@@ -35,7 +35,7 @@ _BY_RECORD = f"""
 
 _BATCHES = """
     SELECT query, batch, min(planned_by) AS planned_by, min(committed_by) AS committed_by, count(committed_by) > 0 AS committed
-    FROM history.batches GROUP BY query, batch ORDER BY query, batch"""
+    FROM judge.batches GROUP BY query, batch ORDER BY query, batch"""
 
 _ACTIVE = "SELECT query, batch, fault FROM judge.windows ORDER BY ALL"
 

@@ -35,7 +35,7 @@ from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import noun
 from onceproof.judge.witness_files import WitnessFiles
 from onceproof.scenario.model import Scenario
-from onceproof.scenario.modes import in_words
+from onceproof.scenario.modes import doubts_of
 from onceproof.scenario.outputs import Claim
 
 # Not the view ``input``: an input topic may have that name.
@@ -259,10 +259,7 @@ class _Evidence:
         """Why this run cannot be held, the most important reason first."""
         case, run = self.case, self.case.run
         log = self.job.failure_text()
-        modes = [
-            f"query {query} uses {in_words(mode)}: what faults at the points of a batch show does not apply to it"
-            for query, mode in (run.modes or {}).items()
-        ]
+        modes = doubts_of(run.modes)
         if self.died_early:
             # With several consumers, only the note names the one that died.
             who = run.drain_note if self.job.failure is None else None
@@ -410,7 +407,7 @@ def _counts(case: Case) -> dict[str, int]:
         for output in case.expectations:
             counts[f"expected.{output}"] = expected.get(output, 0)
             counts[f"effects.{output}"] = effects.get(output, 0)
-    counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM history.batches")
+    counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM judge.batches")
     counts["restarts"] = max(case.run.job.starts - 1, 0) if case.run.job is not None else 0
     return {**counts, **case.notes}
 

@@ -227,6 +227,7 @@ class SparkJob:
             self._timeline,
             events=self._events,
             attempt=self._instruments.gate.attempt,
+            modes=self._instruments.modes,
             fill_disk=self._instruments.gate.fill_disk,
             scenario=self._scenario,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
@@ -19,7 +19,9 @@ from onceproof.scenario.schedule import ShrinkHint, Whole
 from onceproof.scenario.stack import SparkStack, StackSpec
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.processes.owner import Owner
-from onceproof.stack.sharing.shared import SharedStack
+
+if TYPE_CHECKING:  # it imports every service's client, which takes a second, and files are also read without services
+    from onceproof.stack.sharing.shared import SharedStack
 
 
 class Services(Protocol):

@@ -21,7 +21,7 @@ from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.no_data import BETWEEN_CHUNKS_S, Pending, pending, ran_without_input
 from onceproof.pipeline.supervisor import Failure, Pipeline
 from onceproof.scenario.model import Scenario
-from onceproof.scenario.modes import in_words
+from onceproof.scenario.modes import in_words, without_batches
 from onceproof.stack.api import Stack
 
 _HEALTH_EVERY_S = 1.0
@@ -205,14 +205,24 @@ class FeedLoop:
         late = self._timeline.now() - self._start_fixed_at > _FIRST_PLAN_S
         return late or planned == set(self._watcher.queries())
 
+    def _covered(self) -> bool:
+        """Whether every query has committed all that was sent.
+
+        A driver in continuous processing that repeats an epoch commits it with the end that an earlier driver has logged, before it has
+        written those rows again. Its next epoch has an end of its own.
+        """
+        last = {b.query: b for b in self._watcher.batches() if b.committed_at is not None}
+        epochs = (last[query] for query in without_batches(self._modes) if query in last)
+        return self._watcher.covers(self._ends) and all(e.planned_by == e.committed_by for e in epochs)
+
     def _committed(self) -> bool:
         """Whether the input is drained: all of it is committed, and no query has a pending batch that may still come."""
-        drained = self._watcher.covers(self._ends) and self._faults.quiet
+        drained = self._covered() and self._faults.quiet
         return drained and not any(one.waiting_helps for one in self._pending())
 
     def _ready_for_more(self) -> bool:
         """Whether the next chunk may be sent. A batch without input that is about to come might take its batch number."""
-        if not (self._watcher.covers(self._ends) and self._faults.feeds):
+        if not (self._covered() and self._faults.feeds):
             return False
         now = self._timeline.now()
         return not any(one.reason == "open" or self._comes_soon(one, now) for one in self._pending())

@@ -236,8 +236,8 @@ PHENOMENA = (
     Phenomenon(
         "B17",
         "Stopped in the middle of a batch",
-        "A deployment stops the job (SIGTERM) while its function writes a batch. If the function returns early, the rest is lost.",
-        _one("lost-write"),
+        "A job is stopped while its function writes a batch. If the function returns early, Spark logs the batch as done.",
+        (Case(("lost-write",), "sigterm"), Case(("lost-write",), "query-stop")),
     ),
     Phenomenon(
         "B18",
@@ -254,9 +254,9 @@ PHENOMENA = (
     Phenomenon(
         "B20",
         "Output before plan",
-        "In real-time mode rows are visible before Spark records their input; a driver that dies in between reads that input again.",
-        _one("duplicate"),
-        "continuous processing: after a crash its offset log goes back (an epoch ends before the one before it), so no batch can be judged",
+        "In real-time mode and in continuous processing rows are visible before Spark records their input; a driver that dies in between "
+        "reads that input again.",
+        (Case(("duplicate",), "real-time"), Case(("duplicate",), "continuous")),
     ),
     Phenomenon(
         "C1",

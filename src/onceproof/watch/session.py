@@ -7,13 +7,11 @@ depends on neither the rate of records nor their timestamps.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import duckdb
 from confluent_kafka import KafkaException, Message
@@ -23,6 +21,7 @@ from onceproof.base.signals import uninterrupted
 from onceproof.history.run_directory import private_files
 from onceproof.judge.findings import Verdict
 from onceproof.scenario.model import Scenario
+from onceproof.stack.processes.owner import Owner
 from onceproof.stores.kafka.rows import COMMITTED, input_batch, offset_of, output_batch
 from onceproof.watch.judging import Settlement, Windows
 from onceproof.watch.metrics import FOUND, Metrics, served
@@ -124,7 +123,7 @@ class Watch:
         """
         with ExitStack() as closing:
             closing.enter_context(private_files())
-            folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="onceproof-watch-")))
+            folder = closing.enter_context(Owner()).scratch
             inputs = closing.enter_context(Topics(self.options.kafka, self.input_topics()))
             outputs = closing.enter_context(Topics(self.options.kafka, list(dict.fromkeys(self.topic_of().values()))))
             port = closing.enter_context(served(self.metrics, self.options.metrics_port))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.history.database import observed_rows
+from onceproof.scenario.modes import without_batches
 from onceproof.values.canonical import literal, quote
 
 if TYPE_CHECKING:
@@ -30,10 +31,13 @@ def create(case: Case) -> None:
 
 def _batches(case: Case) -> None:
     began = case.run.wall_start
+    # Epochs of continuous processing are not batches: their ranges are not what was read, and repeating one does not replay it.
+    none = ", ".join(["NULL", *map(literal, without_batches(case.run.modes))])
     case.sql(f"""CREATE TABLE judge.batches AS
         SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
                (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
-        FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
+        FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches
+              WHERE (query IN ({none})) IS NOT TRUE)""")  # noqa: S608
     # A fault strikes the batch that it was placed in. It is active in other batches that ran between its firing and its
     # healing.
     one_query = str(len(case.queries) == 1).lower()
@@ -45,7 +49,7 @@ def _batches(case: Case) -> None:
                    coalesce(b.planned_at <= coalesce(f.healed_at, f.fired_at)
                             AND coalesce(b.committed_at, f.fired_at) >= f.fired_at, false) AS same_time,
                    b.planned_at IS NULL AS timeless
-            FROM history.batches b JOIN history.faults f
+            FROM judge.batches b JOIN history.faults f
               ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query)))
         SELECT query, batch, fault,
                bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR {one_query}), false)) AS struck

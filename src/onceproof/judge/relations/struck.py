@@ -30,7 +30,7 @@ _MOST_BATCHES = 16
 
 _CLOSED_IN = """
     UPDATE judge.missing m SET query = $query, batch = w.batch, found_by = 'window', fault = f.struck, active = f.active
-    FROM (SELECT m.rowid AS r, min(b.batch) AS batch FROM judge.missing m JOIN history.batches b
+    FROM (SELECT m.rowid AS r, min(b.batch) AS batch FROM judge.missing m JOIN judge.batches b
               ON b.query = $query AND 1000 * b.watermark_ms >= m.closes_us
           WHERE m.output = $output AND m.batch IS NULL AND m.closes_us IS NOT NULL GROUP BY m.rowid) w
     LEFT JOIN (SELECT batch, string_agg(fault, ', ' ORDER BY fault) FILTER (struck) AS struck,
@@ -117,7 +117,7 @@ def _ask(case: Case, output: str, query: str, struck: dict[int, str]) -> None:
 def _ranges(case: Case, query: str, batches: list[int]) -> tuple[Range, ...]:
     """The offset ranges that these batches read."""
     found = case.sql(
-        """SELECT topic, "partition", start_offset, end_offset FROM history.batches
+        """SELECT topic, "partition", start_offset, end_offset FROM judge.batches
            WHERE query = $query AND list_contains($batches, batch) AND end_offset > start_offset""",
         {"query": query, "batches": batches},
     )

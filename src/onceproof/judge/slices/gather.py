@@ -203,7 +203,7 @@ _RELATIVES = f"""
     SEMI JOIN (SELECT topic, "partition", "offset" FROM ({_CAUSES}) UNION FROM named) USING (topic, "partition", "offset")"""  # noqa: S608
 
 _BATCHES_OF_CAUSES = f"""
-    SELECT DISTINCT b.query, b.batch FROM history.batches b
+    SELECT DISTINCT b.query, b.batch FROM judge.batches b
     JOIN (SELECT topic, "partition", "offset" FROM ({_CAUSES}) UNION FROM named) c USING (topic, "partition")
     WHERE c."offset" >= b.start_offset AND c."offset" < b.end_offset"""  # noqa: S608
 

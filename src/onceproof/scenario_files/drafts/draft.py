@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -173,7 +174,9 @@ def _column(name: str) -> str:
     return _one_line(plain if name.lower() not in _reserved() else quote(name))
 
 
-def _reserved() -> set[str]:
+@cache
+def _reserved() -> frozenset[str]:
+    """The reserved words of DuckDB's SQL. Kept: opening a database takes much longer than the query."""
     query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
     with duckdb.connect() as db:
-        return {name for (name,) in db.execute(query).fetchall()}
+        return frozenset(name for (name,) in db.execute(query).fetchall())
