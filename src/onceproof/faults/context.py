@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from onceproof.base.timeline import Timeline
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.failpoints import SinkEvent
@@ -36,6 +38,9 @@ class FaultContext:
 
     modes: Mapping[str, str] = field(default_factory=dict)
     """Query that does not log each batch before and after it -> its mode (`onceproof.scenario.modes`); grows while the job runs."""
+
+    deleted_input: list[pa.RecordBatch] = field(default_factory=list)
+    """Rows of the history's table ``input``: records that a fault has deleted, and that no reader finds after the run."""
 
     fill_disk: Callable[[bool], None] = lambda _full: None
     """Makes the disk of the checkpoint full, or gives it room again (`onceproof.instruments.checkpoint_gate`)."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
@@ -147,6 +148,7 @@ class SparkJob:
         self._watcher = self._instruments.watcher
         strikes = any(strikes_tasks(fault) for fault in scenario.faults(FaultSpec))
         self._events = execution.directory.logs / "spark-events" if strikes else None
+        self._deleted_input: list[pa.RecordBatch] = []
         self._job = self._supervised(owner)
         self._feeders = [
             Feeder(
@@ -228,6 +230,7 @@ class SparkJob:
             events=self._events,
             attempt=self._instruments.gate.attempt,
             modes=self._instruments.modes,
+            deleted_input=self._deleted_input,
             fill_disk=self._instruments.gate.fill_disk,
             scenario=self._scenario,
         )
@@ -259,6 +262,8 @@ class SparkJob:
         self._writer.append("batches", _batch_rows(self._watcher))
         self._writer.append("progress", _progress_rows(self._watcher))
         self._writer.append("faults", self._controller.rows())
+        for deleted in self._deleted_input:  # before the rest: rows are in offset order within a partition
+            self._writer.append("input", deleted)
         reading = ReadBack(self._scenario, self._stack, self._writer, self._timeline)
         outputs = collect(reading)
         self._stack.check_health()

@@ -36,6 +36,7 @@ from onceproof.stack.kafka.clients import client_config, producer_config, send_a
 from onceproof.stack.kafka.groups import describe_group
 from onceproof.stack.kafka.topics import change_settings
 from onceproof.stores.kafka.read_back import collect_topics, read_before
+from onceproof.stores.kafka.retention import delete_before
 
 _ANSWER_S = 30.0
 #: For one request that may come too early: a lookup of a coordinator that is still being created may never be answered.
@@ -207,12 +208,7 @@ class KafkaQueues:
         """Delete records as retention does (KIP-107), after reading them: the history must have what the broker acknowledged."""
         topic, partition = self._name(self._layout.topic), self._layout.inputs.index(queue)
         self._deleted += read_before(self._stack.kafka, topic, partition, offset, self._layout.topic)
-        place = TopicPartition(topic, partition, offset)
-        (asked,) = self.admin.delete_records([place], request_timeout=_ANSWER_S).values()
-        asked.result()
-        oldest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        (found,) = self.admin.list_offsets({place: oldest}, request_timeout=_ANSWER_S).values()
-        return int(found.result().offset)
+        return delete_before(self.admin, topic, {partition: offset})[partition]
 
     def recreate(self) -> Recreated:
         topic = self._name(self._layout.topic)
