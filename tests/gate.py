@@ -28,6 +28,7 @@ SCENARIOS = frozenset(
         "postgres-crash",  # crash of Postgres, and of one session
         "producer-retries-naive",  # lost-ack and lost-request at Kafka; reordered
         "replay-diverges",  # diverged-replay, wrong-value
+        "retention-skips-batch",  # retention; lost-write
         "sink-refuses-swallowed",  # reject in three forms; an error that the job hides
         "stopped-in-batch-naive",  # stop (SIGTERM); lost-write
         "torn-batch-autocommit",  # crash-at-frame; torn-batch

@@ -59,8 +59,8 @@ PHENOMENA = (
     Phenomenon(
         "A7",
         "Retention overtakes a reader",
-        "The log deletes records that a slow consumer has not read, and its client silently continues after them.",
-        _one("lost-write"),
+        "The log deletes records that a slow or absent consumer has not read, and its client silently continues after them.",
+        (Case(("lost-write",), "group"), Case(("lost-write",), "query")),
     ),
     Phenomenon(
         "A8",
@@ -115,6 +115,7 @@ PHENOMENA = (
         "A topic is deleted and created again",
         "A consumer continues in the new topic at its position in the old one, past records that it has never seen.",
         _one("lost-write"),
+        "with a Spark checkpoint: a run's feed counts the offsets of one topic, and cannot go on in another one",
     ),
     Phenomenon(
         "A16",
