@@ -9,6 +9,7 @@ begins with an empty checkpoint, and rebuilds its state from the input.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -23,6 +24,7 @@ from onceproof.instruments.checkpoint_watcher import query_id_in
 from onceproof.pipeline.supervisor import Program
 from onceproof.scenario.base import Model
 from onceproof.scenario.model import Argument, FaultSpec, PipelineSpec, Scenario
+from onceproof.scenario.points import Point
 
 _KNOWN_S = 5.0
 """Limit for the watcher to read a log entry that was written before the sink ran, which takes milliseconds."""
@@ -85,6 +87,11 @@ class Upgrade(AtItsPoint[UpgradeSpec]):
         if spec.checkpoint == "removed" and scenario.stack.object_store is not None:
             message = "only a checkpoint in a local folder can be removed, and this one is in the stack's object store"
             problems.append(SpecProblem(("checkpoint",), message, "remove object_store from the stack"))
+        if spec.checkpoint == "removed" and spec.at.point is Point.AFTER_OFFSET_LOG:
+            message = "onceproof reads the new log entry only after the fault has struck, and then it would be gone"
+            problems.append(
+                SpecProblem(("at", "point"), message, f"use {Point.AFTER_SINK_COMMIT} or {Point.AFTER_COMMIT_LOG}")
+            )
         return problems
 
     @classmethod
@@ -112,8 +119,10 @@ class Upgrade(AtItsPoint[UpgradeSpec]):
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         folder, n = context.checkpoint.folder(seen.query), seen.batch
         with context.job.frozen():
-            # The watcher reads each new log entry: wait until it has read those that may be removed here.
-            wait_until(f"the plan of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=_KNOWN_S)
+            if self._spec.checkpoint == "removed":
+                # The watcher reads each new log entry: wait until it has read those that are removed here.
+                plan = partial(context.checkpoint.batch, seen.query, n)
+                wait_until(f"the plan of batch {n}", plan, deadline_s=_KNOWN_S)
             self._old = context.job.executes()
             self._id = query_id_in(folder)
             self._was_committed = committed(context, seen.query, n)

@@ -68,6 +68,7 @@ def test_it_strikes_between_two_writes_of_the_log(problems: Problems, point: str
         (spec({}), {}, ("old",)),
         (spec({"command": ["true"]}), {}, ("old",)),
         (spec({"args": {"of": "dep"}}, checkpoint="removed"), {"object_store": {}}, ("checkpoint",)),
+        (spec({"args": {"of": "dep"}}, "after-offset-log", checkpoint="removed"), {}, ("at", "point")),
         (
             spec({"command": ["true"]}),
             {"command": [*DRIVER, "job:build"], "callable": "job:build"},
@@ -138,7 +139,7 @@ class World:
     def upgrade(self) -> None:
         self.upgraded = True
 
-    def proof(self, **settings: Any) -> Proof:
+    def proof(self, point: Point = Point.AFTER_COMMIT_LOG, **settings: Any) -> Proof:
         job = SimpleNamespace(
             frozen=nullcontext,
             executes=lambda: self.program,
@@ -155,8 +156,8 @@ class World:
             log_exists=lambda _query, log, number: (self.folder / log / str(number)).exists(),
         )
         context: Any = SimpleNamespace(job=job, checkpoint=checkpoint, timeline=SimpleNamespace(now=lambda: 1.0))
-        fault = Upgrade(UpgradeSpec.model_validate(spec({"args": {"of": "dep"}}, **settings)))
-        seen = Occurrence("q", 2, Point.AFTER_COMMIT_LOG, "checkpoint")
+        fault = Upgrade(UpgradeSpec.model_validate(spec({"args": {"of": "dep"}}, point, **settings)))
+        seen = Occurrence("q", 2, point, "checkpoint")
         fault.strike(context, seen)
         return fault.prove(context, seen)
 
@@ -181,6 +182,15 @@ def test_the_new_version_continued_on_the_old_checkpoint(tmp_path: Path) -> None
     text = "; ".join(map(str, proof.evidence))
     assert proof.hit and "started with '--of=arr', no '--of=dep'" in text
     assert "committed batch 3 in the same checkpoint" in text
+
+
+def test_the_new_version_replayed_a_batch_that_the_watcher_had_not_read_yet(tmp_path: Path) -> None:
+    """At after-offset-log the fault strikes inside the watcher's call, before it has read the entry."""
+    world = World(tmp_path, NEW, lambda it: it.batches.append(it.batch(2, by=1)))
+    world.batches = []
+    (tmp_path / "commits" / "2").unlink()
+    proof = world.proof(Point.AFTER_OFFSET_LOG)
+    assert proof.hit and "replayed the old version's batch 2" in str(proof.evidence[-1])
 
 
 def test_the_new_version_began_without_a_checkpoint(tmp_path: Path) -> None:
