@@ -15,6 +15,7 @@ from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
 from onceproof.judge.witness import Row, by, finding, holding, input_of, labelled, noun, sums, total_of
+from onceproof.scenario.modes import without_batches
 
 # One row per copy: of equal effects, those beyond the expected number, latest first.
 _COPIES = """
@@ -219,8 +220,8 @@ class Duplicate(Checker):
       or in the commit of the first effect;
     - ``fault``: none of the above, but a fault struck its batch, or a consumer that held its message;
     - ``unknown``: nothing in the history explains it, for example because the job wrote twice without any fault. Where the
-      history cannot show the cause (the batch is unknown, the history was imported, or only a fault that struck another batch
-      was active at that time), a claim of at-least-once is inconclusive.
+      history cannot show the cause (the batch is unknown, the history was imported, only a fault that struck another batch
+      was active at that time, or a query in continuous processing was restarted), a claim of at-least-once is inconclusive.
     """
 
     meaning = "a row or record is there more often than expected"
@@ -326,6 +327,18 @@ def _unsettled(case: Case, rows: list[Row]) -> str | None:
                      + (SELECT count(*) FROM judge.batches WHERE replayed)"""
     if any(row["nowhere"] for row in rows) and case.number(broken):
         return "the batch that wrote the copy is not known"
+    if any(row["of_batch"] is None for row in rows) and (query := _in_epochs(case, rows[0]["output"])) is not None:
+        return f"the log of query {query} does not say which epochs wrote the copy"
+    return None
+
+
+def _in_epochs(case: Case, output: str) -> str | None:
+    """A query that may have written the output in epochs and repeated one of them: a driver ended, or a fault struck."""
+    named = case.scenario.outputs[output].query
+    found = [query for query in without_batches(case.run.modes) if named in (None, query)]
+    restarted = case.run.job is not None and case.run.job.starts > 1
+    if found and (restarted or case.number("SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL")):
+        return found[0]
     return None
 
 
@@ -366,7 +379,7 @@ def _why(row: Row, unsettled: str | None) -> str:
         else f"A fault struck a consumer that held it: {row['fault']}",
         "unknown": (
             "Nothing in the history explains the copy"
-            if unsettled is None or row["offset"] is not None or row["batch"] is not None
+            if unsettled is None or row["batch"] is not None
             else f"Why it was written again is not known: {unsettled}"
         )
         + (f"; active at that time: {row['active']}" if row["active"] is not None else ""),

@@ -35,7 +35,7 @@ _ANSWER_S = 10.0
 class LentBrokers:
     """A broker for each stack that a scenario needs, from its first execution on. A context manager.
 
-    Names of an execution's topics, queues, groups and schema begin with its number, those of the first on a broker excepted.
+    Names of an execution's topics, queues, groups and schema begin with its number, those of the first with its stack excepted.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -126,6 +126,26 @@ def test_a_batch_starts_where_the_previous_batch_ended(watcher: CheckpointWatche
     assert second.starts == first.ends and second.records() == 15
 
 
+def test_a_batch_after_one_without_a_log_entry_starts_where_the_log_ended(
+    watcher: CheckpointWatcher, seen: Seen
+) -> None:
+    """Asynchronous progress tracking writes no entry for a batch that ends soon after the one before it."""
+    spark = Spark(watcher.root)
+    for batch, end in ((0, 10), (1, 20), (3, 40)):
+        spark.write("offsets", batch, OFFSETS % end)
+    seen.wait_for(("checkpoint", 3, Point.AFTER_OFFSET_LOG))
+    last = wait_until("batch 3", lambda: watcher.batch("checkpoint", 3), deadline_s=5)
+    assert last.starts == {"flights": {0: 20, 1: 5}}
+
+
+def test_an_offset_log_that_goes_back_covers_no_records_in_that_partition(watcher: CheckpointWatcher) -> None:
+    spark = Spark(watcher.root)
+    spark.write("offsets", 0, OFFSETS % 10)
+    spark.write("offsets", 1, 'v1\n{}\n{"flights":{"0":2,"1":9}}')
+    last = wait_until("batch 1", lambda: watcher.batch("checkpoint", 1), deadline_s=5)
+    assert last.records() == 4
+
+
 def test_a_replay_is_a_batch_planned_by_one_driver_and_committed_by_the_next(
     watcher: CheckpointWatcher, seen: Seen, start_of_driver: list[int]
 ) -> None:

@@ -85,6 +85,39 @@ def test_a_right_output_of_continuous_processing_is_not_held(clean_run: Any) -> 
     assert verdict.reasons[0].startswith("query q uses continuous processing")
 
 
+@pytest.mark.parametrize("restart", ["fault", "the job's own end"])
+def test_at_least_once_may_allow_a_copy_from_an_unknown_epoch(clean_run: Any, restart: str) -> None:
+    run = continuous(clean_run)
+    run.scenario["claim"] = {"delivery": "at-least-once"}
+    if restart != "fault":
+        run.tables["faults"].clear()
+        run.document["job"] = {"starts": 2}
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    why = "the log of query q does not say which epochs wrote the copy"
+    assert f"Whether at-least-once allows this cannot be decided: {why}" in "\n".join(verdict.reasons)
+    argument = verdict.findings[0].witnesses[0].argument
+    assert f"Why it was written again is not known: {why}." in argument
+
+
+def test_at_least_once_does_not_allow_a_copy_that_no_restart_explains(clean_run: Any) -> None:
+    run = continuous(clean_run)
+    run.scenario["claim"] = {"delivery": "at-least-once"}
+    run.tables["faults"].clear()
+    assert judge(run.save()).outcome is Outcome.VIOLATED
+
+
+@pytest.mark.parametrize(("planned_by", "outcome"), [(0, Outcome.INCONCLUSIVE), (1, Outcome.VIOLATED)])
+def test_rows_of_a_repeated_epoch_may_still_come(clean_run: Any, planned_by: int, outcome: Outcome) -> None:
+    clean_run.document.update(modes={"q": "continuous"}, drained=False, stuck=False, drain_note="the deadline ended it")
+    for row in clean_run.tables["batches"]:
+        if row["batch"] == 1:
+            row.update(planned_by=planned_by, committed_by=1)
+    clean_run.fault(batch=1)
+    clean_run.tables["output"] = [c for c in clean_run.tables["output"] if '"o": 5' not in c["content"]]
+    assert judge(clean_run.save()).outcome is outcome
+
+
 @pytest.mark.parametrize("modes", [None, {"q": "realtime"}, {"other": "continuous"}])
 def test_an_offset_log_that_goes_back_is_refused_in_batches(clean_run: Any, modes: dict[str, str] | None) -> None:
     continuous(clean_run).document["modes"] = modes

@@ -115,7 +115,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
             return False
         if seen.instrument != "failpoint":
             self._writes.reached(context, seen.query, seen.batch, seen.point)
-            self._unrecorded.reached(context, seen.query, seen.batch, seen.point)
+            self._unrecorded.reached(context, seen)
         with self._lock:
             ready: list[Armed[FaultSpec]] = []
             taken: set[str] = set()
@@ -202,7 +202,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
             return proof
         in_epochs = seen.query in without_batches(context.modes)
         if in_epochs and seen.point is Point.BEFORE_OFFSET_LOG:
-            return self._unrecorded.check(seen.query, n, proof)
+            return self._unrecorded.check(seen, proof)
         if batch.records() > 0:  # the rows of an epoch are in the output before its end is logged
             writes_late = seen.point is Point.AFTER_SINK_COMMIT and not in_epochs
             return self._check_write(context, seen, proof) if writes_late else proof

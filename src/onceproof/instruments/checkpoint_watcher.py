@@ -97,9 +97,12 @@ class Batch:
     """From ``commits/N``: the watermark of the next batch. None before the commit, or if it could not be read."""
 
     def records(self) -> int:
-        """The number of offsets covered: an upper bound of the records, since control records use offsets too."""
+        """The number of offsets covered: an upper bound of the records, since control records use offsets too.
+
+        A partition whose log goes back covers none: its topic was created again, or the query is in continuous processing.
+        """
         return sum(
-            end - self.starts.get(topic, {}).get(partition, 0)
+            max(end - self.starts.get(topic, {}).get(partition, 0), 0)
             for topic, partitions in self.ends.items()
             for partition, end in partitions.items()
         )
@@ -343,8 +346,9 @@ class CheckpointWatcher:
                 f"{path} is not an offset log of Spark: {wrong}",
                 hint="below the checkpoint, only Spark may write into folders named offsets and commits",
             ) from wrong
-        before = query.batches.get(batch - 1)
-        starts = before.ends if before else self._initial(query)
+        # Not always batch - 1: asynchronous progress tracking writes no entry for a batch that ends soon after the one before it.
+        before = max((number for number in query.batches if number < batch), default=None)
+        starts = self._initial(query) if before is None else query.batches[before].ends
         with self._lock:
             query.batches[batch] = Batch(query.name, batch, starts, log.ends, log.watermark_ms, seen_at, start)
 

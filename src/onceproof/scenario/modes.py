@@ -19,8 +19,11 @@ and a driver that repeats an epoch keeps the end that the driver before it has l
 
 
 def without_batches(modes: Mapping[str, str] | None) -> list[str]:
-    """The queries that have no batches to judge, in alphabetical order. ``modes``: query -> mode, as a run stores them."""
-    return sorted(query for query, mode in (modes or {}).items() if mode in _WITHOUT_BATCHES)
+    """The queries that have no batches to judge, in alphabetical order. ``modes``: query -> mode, as a run stores them.
+
+    While a job runs, another thread may add a query to ``modes``.
+    """
+    return sorted(query for query, mode in list((modes or {}).items()) if mode in _WITHOUT_BATCHES)
 
 
 def doubts_of(modes: Mapping[str, str] | None) -> list[str]:

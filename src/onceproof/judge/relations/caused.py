@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
+from onceproof.scenario.modes import without_batches
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -89,9 +90,11 @@ def _create_progress(case: Case) -> None:
     """Make the view ``judge.progress``: the progress of the query that writes an output, or the least of all if it names none.
 
     Progress counts as 0 for a query whose last watermark still had to be acted on by a further batch: the query has read that
-    input, but is not done with it.
+    input, but is not done with it. So it does for one in continuous processing that has last repeated an epoch: its commit has the
+    end that an earlier driver logged, and the rows up to there may still come.
     """
-    unfinished = ", ".join(literal(query) for query, _ in case.open_watermarks("restarted", "due", "open"))
+    open_ = {query for query, _ in case.open_watermarks("restarted", "due", "open")}
+    unfinished = ", ".join(map(literal, sorted(open_.union(_repeating(case)))))
     finished_only = f"WHERE query NOT IN ({unfinished})" if unfinished else ""
     selects = []
     for output, spec in case.scenario.outputs.items():
@@ -106,6 +109,15 @@ def _create_progress(case: Case) -> None:
                 UNION ALL SELECT query, topic, "partition", 0 FROM history.batches)
             GROUP BY ALL)
         SELECT output, topic, "partition", min(end_offset) AS end_offset FROM ({union}) GROUP BY ALL""")  # noqa: S608
+
+
+def _repeating(case: Case) -> list[str]:
+    """Queries in continuous processing whose last committed epoch was ended by another start of the driver."""
+    last = """SELECT any_value(planned_by) IS DISTINCT FROM any_value(committed_by) FROM (
+        FROM history.batches WHERE query = $query AND committed_by IS NOT NULL QUALIFY batch = max(batch) OVER ())"""
+    return [
+        query for query in without_batches(case.run.modes) if case.sql(last, {"query": query}).fetchall() == [(True,)]
+    ]
 
 
 # If a partition's input has no gaps, its least and greatest offset show that it holds all causes, without a join.
