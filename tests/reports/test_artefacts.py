@@ -19,10 +19,10 @@ from typing import Any, NoReturn, Self
 
 import pytest
 
-from onceproof.cli.show import schema_text
 from onceproof.gate import junit as gate_junit
 from onceproof.gate.session import GateResult, GateRow, Status
 from onceproof.reports.report import RunSet, reports
+from onceproof.scenario_files.schema import schema_text
 
 # Of the sources: the wheel has no documents, no action and no hooks.
 pytestmark = [pytest.mark.sources]

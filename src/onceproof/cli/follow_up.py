@@ -226,6 +226,6 @@ def schema_() -> None:
     onceproof schema > onceproof.schema.json
     """
     with failing_well() as output:
-        from onceproof.cli.show import schema_text
+        from onceproof.scenario_files.schema import schema_text
 
         output.result(schema_text())

@@ -13,7 +13,7 @@ from onceproof.base.signals import uninterrupted
 from onceproof.scenario_files.checks.names import TOPIC_RULE, is_topic, table_problem
 from onceproof.scenario_files.drafts import command, draft, sample
 from onceproof.scenario_files.load import load
-from onceproof.scenario_files.schema import schema as schema_of_scenarios
+from onceproof.scenario_files.schema import schema_text
 
 
 def init_scenario(
@@ -158,7 +158,7 @@ def _write_schema(folder: Path) -> bool:
     if exists(file):
         return False
     try:
-        file.write_text(json.dumps(schema_of_scenarios(), indent=2) + "\n", encoding="utf-8")
+        file.write_text(schema_text() + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{str(file)!r} cannot be written: {error.strerror}") from error
     return True

@@ -91,12 +91,6 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
     return "\n\n".join(blocks)
 
 
-def schema_text() -> str:
-    from onceproof.scenario_files.schema import schema
-
-    return json.dumps(schema(), indent=2)
-
-
 def planned(name: str, as_json: bool, stack: str | None = None) -> str:
     from onceproof.kinds.contract import kind_of
     from onceproof.stack.profiles import profile_of

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from onceproof.base.registry import suggest
 from onceproof.base.user_code import load_function
 from onceproof.history.writer import PARQUET
-from onceproof.oracle.contract.expectation import of_one_name
+from onceproof.values.column_names import of_one_name
 
 
 def main(request_file: Path) -> None:

@@ -36,10 +36,11 @@ from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
 from onceproof.oracle import oracles
 from onceproof.oracle.contract import precomputed
-from onceproof.oracle.contract.expectation import Expectation, of_one_name
+from onceproof.oracle.contract.expectation import Expectation
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used
+from onceproof.values.column_names import of_one_name
 
 
 class BatchSpec(OracleSpec):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.oracle.contract.expectation import RESERVED, of_one_name
+from onceproof.oracle.contract.expectation import RESERVED
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import Scenario
 from onceproof.values.canonical import literal, quote
+from onceproof.values.column_names import of_one_name
 
 
 def with_source(inputs: Inputs, output: str, query: str) -> tuple[str, dict[str, str]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onceproof.oracle.contract.query import Unordered
@@ -13,13 +12,6 @@ CLOSES = "_closes"
 
 #: Columns of an oracle's rows that name the cause of a row and its place in the output. They are not compared.
 RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key", "_headers", CLOSES)
-
-
-def of_one_name(columns: Iterable[str]) -> list[str]:
-    """Return the columns whose names occur several times. To DuckDB, upper and lower case are the same."""
-    names = list(columns)
-    times = Counter(name.lower() for name in names)
-    return [name for name in names if times[name.lower()] > 1]
 
 
 @dataclass(frozen=True)
