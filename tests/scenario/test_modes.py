@@ -9,7 +9,7 @@ def test_a_query_that_starts_meanwhile_does_not_disturb() -> None:
     modes: dict[str, str] = {}
 
     class Mode(str):
-        """When it is looked up, another thread reports a further query, as it were."""
+        """Another thread reports a further query while it is looked up."""
 
         __slots__ = ()
 
