@@ -53,7 +53,7 @@ class DriverRetention(AtItsPoint[DriverRetentionSpec]):
     def problems(cls, spec: DriverRetentionSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.AFTER_OFFSET_LOG,))
         if not problems and not spec.at.batch:
-            message = "before batch 0 there is no log entry that says where it begins"
+            message = "no log entry before batch 0 records where that batch begins"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
         compacted = [i.topic for i in scenario.input if i.config.get("cleanup.policy") == "compact"]
         if compacted:

@@ -224,7 +224,7 @@ def test_changed_variables_are_named_without_their_values(tmp_path: Path) -> Non
 def test_another_error_of_the_new_version_is_not_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, checkpoint: str
 ) -> None:
-    """The first is an error of the job; in the second case there is no old checkpoint to refuse."""
+    """The first error comes from the job itself. In the second case Spark has no old checkpoint that it could refuse."""
     monkeypatch.setattr("onceproof.chaos.upgrade.RESTART_S", 0.2)
 
     def fails(world: World) -> None:

@@ -46,9 +46,8 @@ class UnrecordedRows:
                 self._before[query, epoch + 1] = output_state(context.stack, outputs)
             elif (before := self._before.get((query, epoch))) is not None:
                 self._changes[query, epoch, seen.attempt] = changes(before, output_state(context.stack, outputs))
-        except (
-            Exception
-        ) as failure:  # a fault may have made a service unreachable; the proof then names what is missing
+        except Exception as failure:
+            # A fault may have made a service unreachable; the proof then names what is missing.
             message = (
                 f"the outputs could not be read when epoch {epoch} of query {query} reached {seen.point}: {failure}"
             )
