@@ -161,6 +161,8 @@ class Rule:
     """The last frames of the kind that were not stopped, and why not."""
     fitting: int = 0
     """How many frames matched."""
+    stopped: bool = False
+    """Whether a frame was stopped. True before the frame is acted on, and so before its `Hit`, which is added afterwards."""
     _released: threading.Event = field(default_factory=threading.Event)
     _on_release: list[Callable[[], None]] = field(default_factory=list)
     _on_end: list[Callable[[], None]] = field(default_factory=list)
@@ -188,6 +190,7 @@ class Rule:
                 return False
             if taken:
                 self.near.append((frame, "another rule stopped it"))
+            self.stopped = self.stopped or not taken
             return not taken
 
     def count(self, kind: str) -> None:
