@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, LiteralString
@@ -108,6 +110,26 @@ def run(
     if available_now:
         query = query.trigger(availableNow=True)
     query.start().awaitTermination()
+
+
+def asked_to_end_at_sigterm() -> threading.Event:
+    """An event that SIGTERM sets, instead of ending the process."""
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    return asked
+
+
+def run_until_asked_to_end(
+    rows: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: str, asked: threading.Event
+) -> None:
+    """Pass each batch to ``write``; call ``query.stop()`` once ``asked`` is set. Raises what else ends the query."""
+    query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+    while query.isActive and not asked.wait(0.2):
+        pass
+    if query.isActive:
+        query.stop()
+    else:
+        query.awaitTermination()  # raises what ended it
 
 
 def run_to_topic(

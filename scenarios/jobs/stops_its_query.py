@@ -8,11 +8,16 @@ clean. Spark then logs the batch as done, and its rows are lost.
 
 from __future__ import annotations
 
-import signal
-import threading
-
 import psycopg
-from common import COLUMNS, flights_with_planes, insert_into, job_parser, spark_session
+from common import (
+    COLUMNS,
+    asked_to_end_at_sigterm,
+    flights_with_planes,
+    insert_into,
+    job_parser,
+    run_until_asked_to_end,
+    spark_session,
+)
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -23,8 +28,7 @@ parser.add_argument(
 )
 args = parser.parse_args()
 
-asked_to_end = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: asked_to_end.set())
+asked_to_end = asked_to_end_at_sigterm()
 
 spark = spark_session("stops-its-query")
 insert = insert_into(args.table, COLUMNS, "ON CONFLICT (src_partition, src_offset) DO NOTHING")
@@ -48,10 +52,4 @@ def write_unless_stopped(batch: DataFrame, batch_id: int) -> None:
 
 
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-query = flights.writeStream.foreachBatch(write_unless_stopped).option("checkpointLocation", args.checkpoint).start()
-while query.isActive and not asked_to_end.wait(0.2):
-    pass
-if query.isActive:
-    query.stop()
-else:
-    query.awaitTermination()  # raises what ended it
+run_until_asked_to_end(flights, write_unless_stopped, args.checkpoint, asked_to_end)

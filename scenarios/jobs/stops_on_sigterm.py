@@ -7,11 +7,16 @@ as many a loop does that looks at a flag to shut down quickly. The rows that are
 
 from __future__ import annotations
 
-import signal
-import threading
-
 import psycopg
-from common import COLUMNS, flights_with_planes, insert_into, job_parser, spark_session
+from common import (
+    COLUMNS,
+    asked_to_end_at_sigterm,
+    flights_with_planes,
+    insert_into,
+    job_parser,
+    run_until_asked_to_end,
+    spark_session,
+)
 from pyspark.sql import DataFrame
 
 parser = job_parser(__doc__, topic="flights", planes=None, postgres=None)
@@ -19,8 +24,7 @@ parser.add_argument("--table", default="departures", help="table with a unique k
 parser.add_argument("--leave-early", action="store_true", help="at SIGTERM leave the rest of the batch")
 args = parser.parse_args()
 
-asked_to_end = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: asked_to_end.set())
+asked_to_end = asked_to_end_at_sigterm()
 
 spark = spark_session("stops-on-sigterm")
 insert = insert_into(args.table, COLUMNS, "ON CONFLICT (src_partition, src_offset) DO NOTHING")
@@ -35,10 +39,4 @@ def write(batch: DataFrame, _batch_id: int) -> None:
 
 
 flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
-query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()
-while query.isActive and not asked_to_end.wait(0.2):
-    pass
-if query.isActive:
-    query.stop()
-else:
-    query.awaitTermination()  # raises what ended it
+run_until_asked_to_end(flights, write, args.checkpoint, asked_to_end)

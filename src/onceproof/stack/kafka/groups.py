@@ -52,6 +52,6 @@ def describe_group(admin: AdminClient, name: str, *, within_s: float) -> Any | N
         (described,) = wait_until(f"the members of group {name}", ask, deadline_s=within_s, ignoring=_Unanswered)
     except WaitTimeout as given_up:
         raise EnvironmentProblem(
-            f"Kafka does not report the members of group {name}: {given_up}; Kafka's client: {unanswered}"
+            f"Kafka did not report the members of group {name} within {within_s:g} s; Kafka's client: {unanswered}"
         ) from given_up
     return described
