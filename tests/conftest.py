@@ -37,10 +37,12 @@ typer.testing._get_command = cache(typer.testing._get_command)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m "real ..."``, leave out the files without that marker: to import them takes most of the time of collecting."""
-    if not config.option.markexpr.startswith("real ") or not collection_path.match("test_*.py"):
+    """With ``-m "real ..."`` or ``-m "sources ..."``, leave out the files without that marker: to import them takes most of the
+    time of collecting."""
+    marker = config.option.markexpr.partition(" ")[0]
+    if marker not in ("real", "sources") or not collection_path.match("test_*.py"):
         return None
-    return True if "mark.real" not in collection_path.read_text(encoding="utf-8") else None
+    return True if f"mark.{marker}" not in collection_path.read_text(encoding="utf-8") else None
 
 
 @pytest.hookimpl(optionalhook=True)
