@@ -6,13 +6,16 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 from psycopg import sql
 
-from onceproof.sinks.errors import RecordRefused
-from onceproof.sinks.offsets import Ranges
+from .errors import RecordRefused
+from .offsets import Ranges
+
+if TYPE_CHECKING:
+    from typing import Self
 
 #: Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23).
 _OF_A_ROW = (psycopg.DataError, psycopg.IntegrityError, RecordRefused)

@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
-from onceproof.sinks.errors import SinkError
-from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.sinks.offsets import Progress
+from .errors import SinkError
+from .kafka_clients import meet_brokers
+from .offsets import Progress
 
 PARTITION = 0
 """All progress in a topic is in this partition, so that one end offset bounds it."""

@@ -14,12 +14,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from onceproof.sinks import failpoints
-from onceproof.sinks.errors import CommitUnknown, SinkError
-from onceproof.sinks.kafka_clients import SETTINGS
-from onceproof.sinks.kafka_progress import PARTITION, ProgressReader
-from onceproof.sinks.kafka_records import Record
-from onceproof.sinks.offsets import Progress
+from . import failpoints
+from .errors import CommitUnknown, SinkError
+from .kafka_clients import SETTINGS
+from .kafka_progress import PARTITION, ProgressReader
+from .kafka_records import Record
+from .offsets import Progress
 
 Plan = Callable[[Progress | None], tuple[Iterable[Record], Progress] | None]
 """From the recorded progress to what the transaction writes, and the progress after it; None if there is nothing to write."""

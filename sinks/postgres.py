@@ -14,18 +14,20 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, LiteralString
+from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 from psycopg import sql
 
-from onceproof.sinks import failpoints
-from onceproof.sinks.dead_letters import DeadLetters, put_accepted
-from onceproof.sinks.errors import CommitUnknown, Fenced, SinkError
-from onceproof.sinks.offsets import Checkpoint, Progress, Ranges, advanced, decide
-from onceproof.sinks.postgres_copy import copy_rows, tuples
+from . import failpoints
+from .dead_letters import DeadLetters, put_accepted
+from .errors import CommitUnknown, Fenced, SinkError
+from .offsets import Checkpoint, Progress, Ranges, advanced, decide
+from .postgres_copy import copy_rows, tuples
 
 if TYPE_CHECKING:
+    from typing import LiteralString
+
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
