@@ -16,10 +16,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import psycopg
-from psycopg import sql
-
 from . import failpoints
+from ._lazy import psycopg, sql
 from .dead_letters import DeadLetters, put_accepted
 from .errors import CommitUnknown, Fenced, SinkError
 from .offsets import Checkpoint, Progress, Ranges, advanced, decide

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import sql
-
+from ._lazy import psycopg, sql
 from .errors import OffsetGap, RecordRefused, SinkError
 from .kafka_records import Record, RecordFormat
 from .kafka_transaction import TopicTransactions

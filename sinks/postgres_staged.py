@@ -16,9 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import sql
-
+from ._lazy import psycopg, sql
 from .errors import SinkError
 from .postgres import PostgresAppend, cut_after
 from .postgres_copy import copy_rows

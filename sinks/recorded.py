@@ -8,9 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import sql
-
+from ._lazy import psycopg, sql
 from .errors import SinkError
 from .kafka_progress import ProgressReader
 from .kafka_records import Record

@@ -39,8 +39,12 @@ def test_a_session_watches_the_points_of_both_packages_of_sinks(monkeypatch: pyt
     assert reached == ["failpoint", "failpoint"]
 
 
-def test_a_session_starts_without_the_other_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_does_not_need_the_other_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("reach", "report"):
         monkeypatch.setattr(failpoints, name, getattr(failpoints, name))
+    monkeypatch.setattr(hooks, "_SINKS", ("onceproof.sinks", "onceproof_sinks_that_nobody_installed"))
+    reached: list[str] = []
+    monkeypatch.setattr(hooks, "_reached", reached.append)
     hooks._watch_failpoints()
-    assert "onceproof_sinks" not in sys.modules
+    failpoints.reach("before-sink-commit", sink="kafka", batch=0, query_id="q")
+    assert reached == ["failpoint"]
