@@ -13,7 +13,7 @@ from .errors import RecordRefused
 from .offsets import Ranges
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 #: Checks what deferred constraints would check at COMMIT. Rolled back, they are deferred again, and still to be checked.
 _CHECK_DEFERRED = """

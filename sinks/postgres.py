@@ -24,10 +24,9 @@ from .offsets import Checkpoint, Progress, Ranges, advanced, decide
 from .postgres_copy import copy_rows, tuples
 
 if TYPE_CHECKING:
-    from typing import LiteralString
-
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from typing_extensions import LiteralString
 
 # SQLSTATEs of a server that goes away: the COMMIT may have been applied nevertheless.
 _UNKNOWN_AT_COMMIT = ("57P01", "57P02", "57P03")

@@ -16,7 +16,7 @@ from .kafka_transaction import TopicTransactions
 from .offsets import Progress
 
 if TYPE_CHECKING:
-    from typing import LiteralString
+    from typing_extensions import LiteralString
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ def test_sinks_do_not_import_the_harness() -> None:
         "pyarrow",
         "pyspark",
         "py4j",
+        "typing_extensions",  # for type checkers only
         *sys.stdlib_module_names,
     }
     foreign = [
