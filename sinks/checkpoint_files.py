@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from onceproof.sinks.errors import CheckpointUnreadable
+from .errors import CheckpointUnreadable
 
 
 class CheckpointFiles(Protocol):

@@ -6,21 +6,25 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
-import psycopg
-from psycopg import sql
+from ._lazy import psycopg, sql
+from .errors import RecordRefused
+from .offsets import Ranges
 
-from onceproof.sinks.errors import RecordRefused
-from onceproof.sinks.offsets import Ranges
-
-#: Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23).
-_OF_A_ROW = (psycopg.DataError, psycopg.IntegrityError, RecordRefused)
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Checks what deferred constraints would check at COMMIT. Rolled back, they are deferred again, and still to be checked.
 _CHECK_DEFERRED = """
 SAVEPOINT onceproof_deferred; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK TO SAVEPOINT onceproof_deferred;
 RELEASE SAVEPOINT onceproof_deferred"""
+
+
+def _of_a_row() -> tuple[type[psycopg.Error] | type[RecordRefused], ...]:
+    """Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23)."""
+    return (psycopg.DataError, psycopg.IntegrityError, RecordRefused)
+
 
 # json and not jsonb: that refuses NUL in a text, which is one of the reasons why a row is here.
 _CREATE = """
@@ -69,7 +73,7 @@ def put_accepted(
             refused = _put_in_parts(connection, rows, put)
             connection.execute(_CHECK_DEFERRED)
             return refused
-    except _OF_A_ROW:
+    except _of_a_row():
         return _put_in_parts(connection, rows, put, check=True)
 
 
@@ -90,7 +94,7 @@ def _put_in_parts(
                 put(connection, rows.slice(first, count))
                 if check:
                     connection.execute(_CHECK_DEFERRED)
-        except _OF_A_ROW as error:
+        except _of_a_row() as error:
             if count == 0:
                 raise
             if count == 1:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from onceproof.base.errors import OnceproofError
 
+class SinkError(Exception):
+    """A sink refused to write, or does not know whether it wrote. ``hint`` says what to do."""
 
-class SinkError(OnceproofError):
-    """A sink refused to write, or does not know whether it wrote."""
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\n  {self.hint}"
 
 
 class OffsetGap(SinkError):

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceproof.sinks.kafka_records import Record, RecordFormat
-from onceproof.sinks.kafka_transaction import TopicTransactions
-from onceproof.sinks.offsets import Checkpoint, Progress, advanced, decide
+from .kafka_records import Record, RecordFormat
+from .kafka_transaction import TopicTransactions
+from .offsets import Checkpoint, Progress, advanced, decide
 
 if TYPE_CHECKING:
     import pyarrow as pa

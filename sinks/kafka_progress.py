@@ -11,15 +11,15 @@ import reprlib
 import time
 from collections.abc import Generator
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
+from ._lazy import confluent_kafka, kafka_admin
+from .errors import SinkError
+from .kafka_clients import meet_brokers
+from .offsets import Progress
 
-from onceproof.sinks.errors import SinkError
-from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.sinks.offsets import Progress
+if TYPE_CHECKING:
+    from confluent_kafka import IsolationLevel, KafkaException, Message
 
 PARTITION = 0
 """All progress in a topic is in this partition, so that one end offset bounds it."""
@@ -27,10 +27,6 @@ PARTITION = 0
 _FIRST_WINDOW = 64
 # Even near the deadline a request must have time for its answer: a new client has to find the leader first.
 _SHORTEST_REQUEST_S = 3.0
-
-# Constants, because the class has no type annotations.
-_EARLIEST: Any = _OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class ProgressUnreadable(SinkError):
@@ -44,9 +40,9 @@ class ProgressReader:
         self._topic = topic
         self._key = pipeline.encode()
         self._timeout_s = timeout_s
-        self._partition = TopicPartition(topic, PARTITION)
-        self._admin = AdminClient(settings)
-        self._consumer = Consumer(
+        self._partition = confluent_kafka.TopicPartition(topic, PARTITION)
+        self._admin = kafka_admin.AdminClient(settings)
+        self._consumer = confluent_kafka.Consumer(
             {
                 **settings,
                 "group.id": f"onceproof-{pipeline}",  # librdkafka requires a group id; nothing is ever committed to it
@@ -68,10 +64,10 @@ class ProgressReader:
         deadline = time.monotonic() + self._timeout_s
         try:
             meet_brokers(self._admin, self._topic, timeout_s=self._left(deadline))
-        except KafkaException as error:
+        except confluent_kafka.KafkaException as error:
             raise self._unreadable(error) from error
         end = self._stable_end(deadline)
-        start = self._offset(_EARLIEST, IsolationLevel.READ_UNCOMMITTED, deadline)
+        start = self._offset("earliest", confluent_kafka.IsolationLevel.READ_UNCOMMITTED, deadline)
         # Read backwards from the end in growing windows: normally a batch needs one small read, however long the topic is.
         window, high = _FIRST_WINDOW, end
         while high > start:
@@ -87,10 +83,10 @@ class ProgressReader:
         deadline = time.monotonic() + self._timeout_s
         try:
             meet_brokers(self._admin, self._topic, timeout_s=self._left(deadline))
-        except KafkaException as error:
+        except confluent_kafka.KafkaException as error:
             raise self._unreadable(error) from error
         end = self._stable_end(deadline)
-        start = self._offset(_EARLIEST, IsolationLevel.READ_UNCOMMITTED, deadline)
+        start = self._offset("earliest", confluent_kafka.IsolationLevel.READ_UNCOMMITTED, deadline)
         if start == end:
             return {}
         with closing(self._between(start, end, deadline)) as records:
@@ -105,18 +101,20 @@ class ProgressReader:
         An open transaction of *another* pipeline in the same topic holds back the last stable offset, which hides our
         own committed records from a read_committed reader. So this method waits until it has ended.
         """
-        end = self._offset(_LATEST, IsolationLevel.READ_UNCOMMITTED, deadline)
-        while self._offset(_LATEST, IsolationLevel.READ_COMMITTED, deadline) < end:
+        end = self._offset("latest", confluent_kafka.IsolationLevel.READ_UNCOMMITTED, deadline)
+        while self._offset("latest", confluent_kafka.IsolationLevel.READ_COMMITTED, deadline) < end:
             self._demand_time(deadline, f"an open transaction of another pipeline on {self._topic}/{PARTITION} to end")
             time.sleep(0.02)  # between two requests to the broker; bounded by the deadline
         return end
 
-    def _offset(self, spec: Any, isolation: IsolationLevel, deadline: float) -> int:
+    def _offset(self, end: Literal["earliest", "latest"], isolation: IsolationLevel, deadline: float) -> int:
         left = self._left(deadline)
+        # The class has no type annotations, and is exported, but not in __all__.
+        spec: Any = getattr(kafka_admin.OffsetSpec, end)()  # type: ignore[attr-defined]
         futures = self._admin.list_offsets({self._partition: spec}, isolation_level=isolation, request_timeout=left)
         try:
             return int(futures[self._partition].result().offset)
-        except KafkaException as error:
+        except confluent_kafka.KafkaException as error:
             raise self._unreadable(error) from error
 
     @staticmethod
@@ -148,7 +146,7 @@ class ProgressReader:
 
     def _between(self, low: int, high: int, deadline: float) -> Generator[Message]:
         """The committed records from ``low`` up to, but not including, ``high``."""
-        self._consumer.assign([TopicPartition(self._topic, PARTITION, low)])
+        self._consumer.assign([confluent_kafka.TopicPartition(self._topic, PARTITION, low)])
         try:
             while True:
                 message = self._consumer.poll(0.1)
@@ -158,9 +156,9 @@ class ProgressReader:
                 error, offset = message.error(), message.offset() or 0
                 if error is not None:
                     # The end of the partition may be after control markers, which consumers never get.
-                    if error.code() == KafkaError._PARTITION_EOF and offset >= high:
+                    if error.code() == confluent_kafka.KafkaError._PARTITION_EOF and offset >= high:
                         return
-                    if error.code() != KafkaError._PARTITION_EOF and not error.retriable():
+                    if error.code() != confluent_kafka.KafkaError._PARTITION_EOF and not error.retriable():
                         raise ProgressUnreadable(f"cannot read {self._topic}/{PARTITION}: {error.str()}")
                     continue
                 if offset >= high:

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from onceproof.sinks.errors import RecordRefused, SinkError
+from .errors import RecordRefused, SinkError
 
 Record = tuple[bytes | None, bytes]
 """Key and value."""

@@ -10,16 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from . import failpoints
+from ._lazy import confluent_kafka
+from .errors import CommitUnknown, SinkError
+from .kafka_clients import SETTINGS
+from .kafka_progress import PARTITION, ProgressReader
+from .kafka_records import Record
+from .offsets import Progress
 
-from onceproof.sinks import failpoints
-from onceproof.sinks.errors import CommitUnknown, SinkError
-from onceproof.sinks.kafka_clients import SETTINGS
-from onceproof.sinks.kafka_progress import PARTITION, ProgressReader
-from onceproof.sinks.kafka_records import Record
-from onceproof.sinks.offsets import Progress
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
 
 Plan = Callable[[Progress | None], tuple[Iterable[Record], Progress] | None]
 """From the recorded progress to what the transaction writes, and the progress after it; None if there is nothing to write."""
@@ -91,7 +93,7 @@ class TopicTransactions:
         return True
 
     def _producer(self) -> Producer:
-        return Producer(self._producer_settings)
+        return confluent_kafka.Producer(self._producer_settings)
 
     def _recorded(self) -> Progress | None:
         if self._reader is None:
@@ -124,7 +126,7 @@ class TopicTransactions:
                 )
         except BaseException:
             # Only so that readers need not wait for an open transaction. Safe, because no commit was sent in this epoch.
-            with suppress(KafkaException):
+            with suppress(confluent_kafka.KafkaException):
                 producer.abort_transaction(self._commit_timeout_s)
             raise
 
@@ -146,7 +148,7 @@ class TopicTransactions:
             try:
                 producer.commit_transaction(self._commit_timeout_s)
                 return
-            except KafkaException as exception:
+            except confluent_kafka.KafkaException as exception:
                 error: KafkaError = exception.args[0]
                 self._report("commit-failed", batch_id, error=error.name(), message=error.str(), attempt=attempt)
                 # After a timeout, sending it again gives the true result. Any other error is indefinite, also one that

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from onceproof.sinks.checkpoint_files import files_of
-from onceproof.sinks.errors import CheckpointUnreadable, OffsetGap
+from .checkpoint_files import files_of
+from .errors import CheckpointUnreadable, OffsetGap
 
 Vector = dict[str, dict[str, int]]
 """Topic -> partition -> offset, as Spark's Kafka source writes it: ``{"flights": {"0": 17}}``."""

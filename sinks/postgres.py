@@ -14,20 +14,19 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, LiteralString
+from typing import TYPE_CHECKING, Any, Literal
 
-import psycopg
-from psycopg import sql
-
-from onceproof.sinks import failpoints
-from onceproof.sinks.dead_letters import DeadLetters, put_accepted
-from onceproof.sinks.errors import CommitUnknown, Fenced, SinkError
-from onceproof.sinks.offsets import Checkpoint, Progress, Ranges, advanced, decide
-from onceproof.sinks.postgres_copy import copy_rows, tuples
+from . import failpoints
+from ._lazy import psycopg, sql
+from .dead_letters import DeadLetters, put_accepted
+from .errors import CommitUnknown, Fenced, SinkError
+from .offsets import Checkpoint, Progress, Ranges, advanced, decide
+from .postgres_copy import copy_rows, tuples
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from typing_extensions import LiteralString
 
 # SQLSTATEs of a server that goes away: the COMMIT may have been applied nevertheless.
 _UNKNOWN_AT_COMMIT = ("57P01", "57P02", "57P03")

@@ -6,8 +6,7 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import sql
+from ._lazy import psycopg, sql
 
 if TYPE_CHECKING:
     import pyarrow as pa

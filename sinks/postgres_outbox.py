@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import sql
-
-from onceproof.sinks.errors import OffsetGap, RecordRefused, SinkError
-from onceproof.sinks.kafka_records import Record, RecordFormat
-from onceproof.sinks.kafka_transaction import TopicTransactions
-from onceproof.sinks.offsets import Progress
-from onceproof.sinks.postgres import PostgresAppend, cut_after
-from onceproof.sinks.postgres_copy import copy_rows
+from ._lazy import psycopg, sql
+from .errors import OffsetGap, RecordRefused, SinkError
+from .kafka_records import Record, RecordFormat
+from .kafka_transaction import TopicTransactions
+from .offsets import Progress
+from .postgres import PostgresAppend, cut_after
+from .postgres_copy import copy_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

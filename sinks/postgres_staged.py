@@ -16,15 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-import pyarrow as pa
-from psycopg import sql
-
-from onceproof.sinks.errors import SinkError
-from onceproof.sinks.postgres import PostgresAppend, cut_after
-from onceproof.sinks.postgres_copy import copy_rows
+from ._lazy import psycopg, sql
+from .errors import SinkError
+from .postgres import PostgresAppend, cut_after
+from .postgres_copy import copy_rows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _ATTEMPT, _ROW = "onceproof_attempt", "onceproof_row"
@@ -82,7 +80,7 @@ class PostgresStaged(PostgresAppend):
     """A sink for ``df.writeStream.foreachBatch(sink)`` that appends each batch to ``table`` exactly once, from the tasks.
 
     For batches that are too large for the driver's memory: no row passes through the driver. Tasks run anywhere that
-    reaches the database and can import `onceproof.sinks`; the password must be in a passfile there too.
+    reaches the database and can import this package; the password must be in a passfile there too.
 
     ``ordered``: whether the rows of each task are inserted in their order, which costs a sort in the database.
 
@@ -118,6 +116,8 @@ class PostgresStaged(PostgresAppend):
         to = self._destination(table, names)
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import pyarrow as pa
+
             attempt, rows = to.stage(batches)
             yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows]})
 
@@ -199,6 +199,8 @@ class PostgresStaged(PostgresAppend):
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], attempt: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa  # costs 0.1 s, which a job without this sink should not pay
+
     start = 0
     for batch in batches:
         end = start + batch.num_rows

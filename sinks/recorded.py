@@ -6,17 +6,17 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import sql
+from ._lazy import psycopg, sql
+from .errors import SinkError
+from .kafka_progress import ProgressReader
+from .kafka_records import Record
+from .kafka_transaction import TopicTransactions
+from .offsets import Progress
 
-from onceproof.base.errors import UsageError
-from onceproof.sinks.errors import SinkError
-from onceproof.sinks.kafka_progress import ProgressReader
-from onceproof.sinks.kafka_records import Record
-from onceproof.sinks.kafka_transaction import TopicTransactions
-from onceproof.sinks.offsets import Progress
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ Change = Callable[[Progress | None], Progress]
 """Makes the new progress from the recorded one."""
 
 
-class NoProgressTable(SinkError, UsageError):
+class NoProgressTable(SinkError):
     """The table of progress does not exist, or is not one."""
 
 
-class UnknownPipeline(SinkError, UsageError):
+class UnknownPipeline(SinkError):
     """Nothing is recorded for the pipeline."""
 
 

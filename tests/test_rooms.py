@@ -54,18 +54,25 @@ def package(module: str) -> str:
 def modules() -> Iterator[tuple[str, Path]]:
     for top in (ROOT / "src/onceproof", *(ROOT / name for name in LINKED)):
         for path in sorted(top.rglob("*.py")):
-            if "scenarios" not in path.relative_to(ROOT).parts:
+            # `pip install ./sinks` leaves copies in `build`.
+            if not {"scenarios", "build"} & set(path.relative_to(ROOT).parts):
                 inside = path.relative_to(top if top.name == "onceproof" else ROOT).with_suffix("")
                 yield ".".join(("onceproof", *inside.parts)).removesuffix(".__init__"), path
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Dotted names of all imports of onceproof, including those inside functions and only for types."""
+    """Dotted names of all imports of onceproof, including those inside functions and only for types.
+
+    Only the sinks have relative imports.
+    """
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("onceproof."))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "onceproof":
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            package = ".".join(filter(None, ("onceproof", path.parent.name, node.module)))
+            yield from (f"{package}.{alias.name}" for alias in node.names)
 
 
 def test_no_package_imports_a_later_one() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from onceproof.sinks import failpoints, kafka_transaction
+from onceproof.sinks import failpoints
 from onceproof.sinks.errors import SinkError
 from onceproof.sinks.kafka import KafkaTransactional
 
@@ -114,7 +114,7 @@ def test_any_error_aborts_the_transaction_and_is_reported(
     monkeypatch.setattr(failpoints, "report", lambda event, **_facts: events.append(event))
     made = sink(make_checkpoint(5).folder, **settings)
     producer = Producer(made._producer_settings)
-    monkeypatch.setattr(kafka_transaction, "Producer", lambda _settings: producer)
+    monkeypatch.setattr("confluent_kafka.Producer", lambda _settings: producer)
     with pytest.raises(error):
         made.write(rows, 0)
     assert events == ["attempt-failed"]

@@ -91,7 +91,8 @@ def _nearest(folder: Path, known: list[Path]) -> Path | None:
 def _packages(top: Path) -> Iterator[Path]:
     """Yield folders that contain modules. Links are not followed: their targets are listed in their own place."""
     for folder in (top, *(p for p in top.rglob("*") if p.is_dir())):
-        if not folder.is_symlink() and any(folder.glob("*.py")):
+        # `pip install ./sinks` leaves copies in `build`.
+        if not folder.is_symlink() and "build" not in folder.parts and any(folder.glob("*.py")):
             yield folder
 
 

@@ -15,8 +15,6 @@ from onceproof.scenario_files.load import folder as shipped
 
 FILE = "mutants.toml"
 _PACKAGE = "onceproof.sinks"
-#: The modules of onceproof that the sinks import (`tests/test_tidy.py` keeps it so).
-_NEEDED = ("base/__init__.py", "base/errors.py")
 
 
 @dataclass(frozen=True)
@@ -55,24 +53,18 @@ class Mutant:
             )
         return text.replace(self.old, self.new)
 
-    def copy_sinks(self, target: Path, package: str = _PACKAGE) -> None:
-        """Make the folder ``target`` with the changed sinks, to be imported as ``package``. Raises `UsageError` as `changed` does."""
+    def copy_sinks(self, target: Path) -> None:
+        """Make the folder ``target`` with the changed sinks, a package of any name. Raises `UsageError` as `changed` does."""
         changed = self.changed()
-        shutil.copytree(_source(), target, ignore=shutil.ignore_patterns("__pycache__"))
+        target.mkdir(parents=True)
+        for path in _source().glob("*.py"):
+            shutil.copyfile(path, target / path.name)
         (target / self.file).write_text(changed, encoding="utf-8")
-        if package != _PACKAGE:
-            for path in target.glob("*.py"):
-                path.write_text(path.read_text(encoding="utf-8").replace(_PACKAGE, package), encoding="utf-8")
 
     def make_path(self, target: Path) -> Path:
-        """Make a folder for PYTHONPATH in which ``onceproof`` is the changed sinks and what they import, nothing else."""
-        source = Path(str(files("onceproof")))
-        for name in _NEEDED:
-            copied = target / "onceproof" / name
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / name, copied)
-        (target / "onceproof" / "__init__.py").touch()
+        """Make a folder for PYTHONPATH in which ``onceproof`` is the changed sinks, nothing else."""
         self.copy_sinks(target / "onceproof" / "sinks")
+        (target / "onceproof" / "__init__.py").touch()
         return target
 
 

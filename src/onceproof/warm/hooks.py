@@ -6,6 +6,8 @@ sink, say) do not, so a point that is reached there counts as not reached.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +20,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from onceproof.scenario.points import Point
-from onceproof.sinks import failpoints
 from onceproof.warm.attempts import Attempts, Crash
+
+#: The sinks' package in the harness, and the one of their own distribution, which a job may import instead.
+_SINKS = ("onceproof.sinks", "onceproof_sinks")
 
 _SOURCE = {
     # The default long poll delays the first batch after each start by half a second.
@@ -112,7 +116,10 @@ def _watch_failpoints() -> None:
     def report(event: str, *, sink: str, batch: int, query_id: str, **facts: Any) -> None:
         pass
 
-    failpoints.reach, failpoints.report = reach, report
+    for package in _SINKS:
+        if importlib.util.find_spec(package) is not None:
+            failpoints: Any = importlib.import_module(f"{package}.failpoints")
+            failpoints.reach, failpoints.report = reach, report
 
 
 def _watch_commits() -> None:

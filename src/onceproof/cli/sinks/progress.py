@@ -12,11 +12,12 @@ from typing import Any
 import psycopg
 from confluent_kafka import KafkaException
 
-from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.base.errors import EnvironmentProblem, OnceproofError, UsageError
 from onceproof.base.masking import hiding
 from onceproof.imports import conninfo_in
+from onceproof.sinks.errors import SinkError
 from onceproof.sinks.offsets import Progress
-from onceproof.sinks.recorded import KafkaProgress, PostgresProgress, Recorded
+from onceproof.sinks.recorded import KafkaProgress, NoProgressTable, PostgresProgress, Recorded, UnknownPipeline
 
 _FORMS = "write --set TOPIC/PARTITION=OFFSET, --set batch=NUMBER or --set query=ID"
 
@@ -114,10 +115,14 @@ def _properties(path: Path | None) -> dict[str, str]:
 
 @contextmanager
 def _readable_errors(place: _Place) -> Iterator[None]:
-    """Turns the errors of the services' clients into ours, without a password in them."""
+    """Turns the errors of the sinks and of the services' clients into ours, without a password in them."""
     with hiding([place.hidden] if place.hidden else []):
         try:
             yield
+        except (NoProgressTable, UnknownPipeline) as error:
+            raise UsageError(error.message, hint=error.hint) from None
+        except SinkError as error:
+            raise OnceproofError(error.message, hint=error.hint) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise EnvironmentProblem(_first_line(error), hint="use a user that may read and update the table") from None
         except psycopg.errors.ReadOnlySqlTransaction as error:
