@@ -261,7 +261,7 @@ def test_a_client_that_left_before_the_driver_was_struck_is_a_miss(
     struck: Any = fault({"fault": kind, "target": "driver", "service": "kafka", "at": at})
     hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0)
     job: Any = EndedBy(hit, after_s, context.checkpoint.folder("q") / "commits" / "2")
-    context.job = job
+    context.job, context.attempt = job, lambda _query, _batch: 1
     struck.strike(context, seen(Point.AFTER_OFFSET_LOG))
     struck._stopped.rule.hits.append(hit)
     proof = struck.prove(context, seen(Point.AFTER_OFFSET_LOG))
