@@ -151,6 +151,17 @@ def test_the_run_does_not_end_while_a_fault_is_about_to_fire(
     assert controller.quiet and controller.feeds and controller.rows()[0]["hit"] is True
 
 
+def test_the_timeline_says_that_a_fault_hit_before_the_run_may_end(
+    conduct: Callable[..., FaultController], timeline: Timeline
+) -> None:
+    controller = conduct(spec())
+    seen: list[tuple[str, bool]] = []
+    timeline.listen(lambda event: seen.append((event.kind, controller.quiet)))
+    controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(controller)
+    assert ("fault.hit", False) in seen, seen
+
+
 def test_a_miss_keeps_its_reason_although_the_watcher_never_read_the_batch(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:

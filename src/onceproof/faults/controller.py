@@ -243,10 +243,10 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
 
     def _finish(self, armed: Armed[FaultSpec], seen: Occurrence, proof: Proof) -> None:
         self._prove(armed, proof, f"batch {seen.batch} of {seen.query} at {armed.spec.at.point}")
+        self._settle(armed)  # before it is healed: then the run may end, and no event is written any more
         self._heal(armed)
         if seen.release is not None:
             seen.release()
-        self._settle(armed)
 
     def heal_briefly(self, seconds: float) -> None:
         """Call `heal_all`, but wait at most ``seconds`` for it: after a failed run the services are stopped anyway, and a
