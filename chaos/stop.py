@@ -39,6 +39,7 @@ from onceproof.faults.placement import (
 )
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.instruments.proxy.rules import now
+from onceproof.pipeline.supervisor import Exit
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.frames import FrameSpec, Service
@@ -84,15 +85,19 @@ class _Stopping:
     def _how_it_ended(self) -> str:
         """Wait until the driver's first process has ended, kill what outlives the grace period, and return that as evidence."""
         job = self._context.job
+
+        def ended() -> Exit | None:
+            return next((one for one in list(job.exits) if one.start == self.start), None)
+
         try:
-            code = wait_until(
-                "the driver to end after SIGTERM",
-                lambda: next((one for one in list(job.exits) if one.start == self.start), None),
-                deadline_s=self._grace_s,
-            ).code
+            code = wait_until("the driver to end after SIGTERM", ended, deadline_s=self._grace_s).code
         except WaitTimeout:
-            job.kill_driver()
-            return f"it still ran after {self._grace_s:g} s, and was killed"
+            with job.no_start():  # it may have ended since, and the next one must not be killed in its place
+                last = ended()
+                if last is None:
+                    job.kill_driver()
+                    return f"it still ran after {self._grace_s:g} s, and was killed"
+            code = last.code
         by_itself = code is not None and code >= 0
         return f"it ended with exit code {code}" if by_itself else f"the signal ended it (exit code {code})"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from onceproof.chaos.stop import DriverStop, DriverStopAtFrame, StopAtFrameSpec, StopSpec
+from onceproof.chaos.stop import DriverStop, DriverStopAtFrame, StopAtFrameSpec, StopSpec, _Stopping
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, fault_of
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.points import Point
@@ -64,6 +65,10 @@ class Job:
     def kill_driver(self) -> int:
         self.killed += 1
         return 0
+
+    @contextmanager
+    def no_start(self) -> Iterator[None]:
+        yield
 
     def restarted_since(self, start: int) -> bool:
         return bool(self.exits or self.killed)
@@ -138,6 +143,23 @@ def test_a_driver_that_does_not_end_in_time_is_killed() -> None:
     proof, job = proof_of(None)
     assert proof.hit and job.killed == 1
     assert any("still ran after 0.1 s, and was killed" in str(line) for line in proof.evidence), proof.evidence
+
+
+def test_the_next_driver_is_not_killed_in_the_place_of_one_that_ended_right_after_its_time() -> None:
+    class LastMoment(Job):
+        @contextmanager
+        def no_start(self) -> Iterator[None]:
+            self.exits.append(SimpleNamespace(start=0, code=0))  # and the supervisor has started the next one
+            yield
+
+    job = LastMoment(None)
+    context: Any = SimpleNamespace(
+        job=job,
+        checkpoint=SimpleNamespace(log_exists=lambda _query, log, _batch: log == "offsets"),
+        attempt=lambda _query, _batch: 1,
+    )
+    stopping = _Stopping(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), 0.0)
+    assert stopping._how_it_ended() == "it ended with exit code 0" and job.killed == 0
 
 
 @pytest.mark.parametrize(("planned", "committed"), [(True, True), (False, False)])
