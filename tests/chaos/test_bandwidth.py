@@ -77,7 +77,7 @@ def test_the_network_was_slow_if_a_large_statement_and_the_effect_took_as_long_a
     assert not waiting.is_over([event("effect", of="c2")]) and waiting.is_over([event("effect")])
 
 
-def test_standing_still_while_the_quick_network_is_measured_does_not_make_it_slow(
+def test_a_delay_while_the_quick_network_is_measured_does_not_make_it_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured = iter([2000.0, 2.0, 3.0, 504.0])

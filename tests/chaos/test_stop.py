@@ -84,7 +84,7 @@ def proof_of(
     looks: int = 0,
 ) -> tuple[Proof, Job]:
     """``replayed``: by the next driver, which else finds the commit. ``counted``: attempts are counted. ``looks``: how often the
-    fault's thread finds no restart before it stands still until the next driver has come that far."""
+    fault's thread finds no restart before it is delayed until the next driver has come that far."""
     logs = {"offsets": planned, "commits": committed}
     attempts = 1
     job = Job(code)

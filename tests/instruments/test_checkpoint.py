@@ -236,7 +236,7 @@ def test_a_checkpoint_that_existed_before_the_watch_is_not_missed(tmp_path: Path
 
 
 def test_what_is_queued_when_the_watcher_is_stopped_is_recorded_and_strikes_nothing(tmp_path: Path) -> None:
-    """Its thread may stand still until then; the job's last log entries belong to the history all the same."""
+    """Its thread may be delayed until then; the job's last log entries belong to the history all the same."""
     logs: list[tuple[str, int, Point]] = []
     entered, released = threading.Event(), threading.Event()
 

@@ -202,7 +202,7 @@ def test_a_run_without_the_batch_without_input_drains_and_notes_its_absence() ->
 
 @pytest.mark.parametrize("start", [0, 1], ids=["none came in time", "the driver was restarted"])
 def test_a_plan_that_the_watcher_has_not_read_yet_is_waited_for(start: int) -> None:
-    """Its thread may stand still: then the batch is planned, although `batches` does not show it."""
+    """Its thread may be delayed: then the batch is planned, although `batches` does not show it."""
     ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=60.0, start=start)
     ended._watcher.newest_plan = lambda _query: 3
     assert not ended._committed() and not ended._ready_for_more()

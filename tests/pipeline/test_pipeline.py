@@ -132,8 +132,8 @@ def test_no_driver_starts_while_what_the_killed_one_left_is_read(supervise: Call
     job.stop()
 
 
-class StandsStill:
-    """A driver whose end the supervisor's thread sees only after a takeover: it stands still before it looks."""
+class Delayed:
+    """A driver whose end the supervisor's thread sees only after a takeover: it is delayed before it looks."""
 
     pid, returncode = 1, -9
 
@@ -157,7 +157,7 @@ def test_the_end_of_a_driver_that_was_replaced_meanwhile_is_not_the_end_of_its_s
     def take_over() -> None:
         job._service, job._starts = successor, 2
 
-    job._service, job._starts = StandsStill(take_over), 1
+    job._service, job._starts = Delayed(take_over), 1
     assert job._wait_for_exit() == (1, successor)
 
 

@@ -29,7 +29,7 @@ def wait_until(
     A probe that raises one of ``ignoring`` counts as one that returned nothing. ``abandon`` is called before each probe and may raise an error to stop waiting (the process died).
     ``explain`` returns the last state (and log lines) for the time-out error.
     Raises `WaitTimeout` naming ``reason`` once a probe that began after ``deadline_s`` seconds has found nothing: on a loaded
-    machine this thread may stand still after a probe, and what it waits for may happen meanwhile.
+    machine this thread may be delayed after a probe, and what it waits for may happen meanwhile.
     """
 
     began = 0.0

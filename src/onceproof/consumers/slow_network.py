@@ -51,7 +51,7 @@ class SlowNetwork(AtItsStep, Generic[SpecT]):
         """How long the statement takes on the consumers' way to the database."""
 
     def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
-        # The least: a thread that stands still while it measures only adds to the time.
+        # The least: a thread that is delayed while it measures only adds to the time.
         self._before_ms = min(self._measured_ms(context.queues) for _ in range(_BEFORE))
         self._slow(context.queues)
         self._during_ms = self._measured_ms(context.queues)

@@ -240,7 +240,7 @@ class FeedLoop:
 
     def _pending(self) -> list[Pending]:
         """For each query, a batch that is open or that its watermark calls for."""
-        # The time first, and last whether a plan came until then: the watcher's thread may stand still with the plan unread.
+        # The time first, and last whether a plan came until then: the watcher's thread may be delayed, with the plan unread.
         start, now, longest = self._job.current_start, self._timeline.now(), self._scenario.limits.stuck_s
         by_query: dict[str, list[Batch]] = {}
         for batch in self._watcher.batches():

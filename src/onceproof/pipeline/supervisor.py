@@ -436,7 +436,7 @@ class Pipeline:
                 start, service = self.current_start, self._service
             assert service is not None
             ended = self._stopping.is_set() or not service.is_running()
-            if ended and service is self._service:  # else its successor took over while this thread stood still
+            if ended and service is self._service:  # else its successor took over while this thread was delayed
                 return start, service
             service.wait(_POLL_S)
 
