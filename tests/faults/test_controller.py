@@ -133,46 +133,6 @@ def test_a_fault_fires_once(conduct: Callable[..., FaultController]) -> None:
     assert calls(controller).count("strike") == 1
 
 
-def test_the_run_does_not_end_while_a_fault_is_about_to_fire(
-    conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The outputs are read first, which may take longer than the watcher waits before it says that the batch is committed."""
-    controller = conduct(spec(point=Point.AFTER_COMMIT_LOG))
-    during: list[tuple[bool, bool, bool]] = []
-
-    def reached(*_: object) -> None:
-        during.append((controller.any_fired, controller.quiet, controller.feeds))
-
-    monkeypatch.setattr(controller._writes, "reached", reached)
-    assert controller.quiet and controller.feeds
-    controller.on_log("checkpoint", 2, Point.AFTER_COMMIT_LOG)
-    assert during == [(False, False, False)]
-    settle(controller)
-    assert controller.quiet and controller.feeds and controller.rows()[0]["hit"] is True
-
-
-def test_the_timeline_says_that_a_fault_hit_before_the_run_may_end(
-    conduct: Callable[..., FaultController], timeline: Timeline
-) -> None:
-    controller = conduct(spec())
-    seen: list[tuple[str, bool]] = []
-    timeline.listen(lambda event: seen.append((event.kind, controller.quiet)))
-    controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(controller)
-    assert ("fault.hit", False) in seen, seen
-
-
-def test_a_miss_keeps_its_reason_although_the_watcher_never_read_the_batch(
-    conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller = conduct(spec())
-    Recorded.proves = staticmethod(lambda: Proof(False, ("it was not hit",)))
-    monkeypatch.setattr(Queries, "batch", lambda *_: None)
-    controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(controller)
-    assert "it was not hit" in str(controller.rows()[0]["evidence"])
-
-
 def test_a_fault_that_names_an_attempt_fires_in_that_attempt(conduct: Callable[..., FaultController]) -> None:
     controller = conduct(spec(attempt=3), spec(attempt=2), spec())
     for attempt in (1, 2, 3):
