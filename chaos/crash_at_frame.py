@@ -26,7 +26,7 @@ from onceproof.faults.frames import (
 from onceproof.faults.job import Job, Try, at_frames
 from onceproof.faults.placement import committed, planned, point_problems
 from onceproof.instruments.proxy.frames import Frame
-from onceproof.instruments.proxy.rules import now
+from onceproof.instruments.proxy.rules import Hit, now
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.contract import store_of
@@ -85,10 +85,18 @@ class CrashAtFrame(AtItsFrame):
         self._stopped.arm(context, seen)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        n = seen.batch
         found = self._stopped.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
+        with context.job.no_start():  # the next driver would change what this one has left behind
+            start, evidence = self._kill(context, seen, found)
+        if isinstance(evidence, Proof):
+            return evidence
+        return proven(*evidence, wait_for_restart(context, start), wait_for_commit(context, seen))
+
+    def _kill(self, context: FaultContext, seen: Occurrence, found: Hit) -> tuple[int, list[str] | Proof]:
+        """Kill the driver. Returns which start it was, and the evidence from what it left behind, or a miss."""
+        n = seen.batch
         killed_at = now()
         start = context.job.kill_driver()
         state = (planned(context, seen.query, n), committed(context, seen.query, n))
@@ -97,9 +105,9 @@ class CrashAtFrame(AtItsFrame):
             f"the driver was killed while {self._stopped.store.describe(found.frame)} was held by {found.proxy}"
         ]
         if (why := found.lost_before(killed_at)) is not None:
-            return missed(*evidence, why)
+            return start, missed(*evidence, why)
         if state != (True, False) or found.delivered_at is not None:
-            return missed(*evidence, f"batch {n} was no longer open, or the request had been delivered")
+            return start, missed(*evidence, f"batch {n} was no longer open, or the request had been delivered")
         evidence.append(f"left behind: offsets/{n} written, commits/{n} missing, and the request never delivered")
         after = sink_state(context.stack)
         written = [f"written by the batch until then: {change}" for change in changes(self._before, after)]
@@ -110,11 +118,11 @@ class CrashAtFrame(AtItsFrame):
             if not changed:
                 nothing = f"the batch had not written to the query's other outputs ({', '.join(sorted(others))})"
                 why = nothing if others else "the request belongs to every output of the query"
-                return missed(*evidence, f"that is not the state at {self._spec.at.point}: {why}")
+                return start, missed(*evidence, f"that is not the state at {self._spec.at.point}: {why}")
             evidence.append(
                 f"so the batch had written to {', '.join(changed)}, and the stopped request was to another sink"
             )
-        return proven(*evidence, wait_for_restart(context, start), wait_for_commit(context, seen))
+        return start, evidence
 
     def heal(self, context: FaultContext) -> None:
         self._stopped.close(context)

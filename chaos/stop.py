@@ -25,6 +25,7 @@ from onceproof.faults.frames import (
     frame_problems,
     placement_at_frame,
     wait_for_commit,
+    wait_for_restart,
 )
 from onceproof.faults.job import Job, Try, at_checkpoint
 from onceproof.faults.placement import (
@@ -32,12 +33,13 @@ from onceproof.faults.placement import (
     RESTART_S,
     WATCHED,
     AtItsPoint,
-    committed,
     is_open,
     placement_at,
     point_problems,
 )
+from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.instruments.proxy.rules import now
+from onceproof.pipeline.supervisor import Exit
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.frames import FrameSpec, Service
@@ -65,6 +67,7 @@ class _Stopping:
         """Send the signal."""
         self._context, self._seen, self._grace_s = context, seen, grace_s
         self.was_open = is_open(context, seen.query, seen.batch)
+        self._attempt = context.attempt(seen.query, seen.batch)
         self.start = context.job.ask_driver_to_end()
 
     def prove(self, *evidence: str) -> Proof:
@@ -73,39 +76,45 @@ class _Stopping:
         if not self.was_open:
             return missed(*evidence, f"batch {n} was no longer open at SIGTERM")
         known = [*evidence, f"at SIGTERM offsets/{n} was written and commits/{n} missing", self._how_it_ended()]
-        if self._finished_before_restart():
+        wait_for_restart(self._context, self.start)
+        commit = wait_for_commit(self._context, self._seen)
+        if not self._was_replayed():
             return proven(*known, f"the batch was committed before driver start {self.start + 1}")
-        known.append(f"commits/{n} was still missing when driver start {self.start + 1} began")
-        return proven(*known, wait_for_commit(self._context, self._seen))
+        return proven(*known, f"commits/{n} was still missing when driver start {self.start + 1} began", commit)
 
     def _how_it_ended(self) -> str:
         """Wait until the driver's first process has ended, kill what outlives the grace period, and return that as evidence."""
         job = self._context.job
+
+        def ended() -> Exit | None:
+            return next((one for one in list(job.exits) if one.start == self.start), None)
+
         try:
-            code = wait_until(
-                "the driver to end after SIGTERM",
-                lambda: next((one for one in list(job.exits) if one.start == self.start), None),
-                deadline_s=self._grace_s,
-            ).code
+            code = wait_until("the driver to end after SIGTERM", ended, deadline_s=self._grace_s).code
         except WaitTimeout:
-            job.kill_driver()
-            return f"it still ran after {self._grace_s:g} s, and was killed"
+            with job.no_start():  # it may have ended since, and the next one must not be killed in its place
+                last = ended()
+                if last is None:
+                    job.kill_driver()
+                    return f"it still ran after {self._grace_s:g} s, and was killed"
+            code = last.code
         by_itself = code is not None and code >= 0
         return f"it ended with exit code {code}" if by_itself else f"the signal ended it (exit code {code})"
 
-    def _finished_before_restart(self) -> bool:
-        """Wait until the next driver is started; return whether the batch was committed by then."""
-        finished = False
+    def _was_replayed(self) -> bool:
+        """Whether the next driver found the batch without its commit. Looking for the commit and the restart in turn would not show
+        which came first: both may come between two looks."""
+        query, n = self._seen.query, self._seen.batch
+        if self._attempt is not None:
+            return self._context.attempt(query, n) != self._attempt
+        watcher = self._context.checkpoint
 
-        def restarted() -> bool:
-            nonlocal finished
-            if self._context.job.restarted_since(self.start):
-                return True
-            finished = committed(self._context, self._seen.query, self._seen.batch)
-            return False
+        def read() -> Batch | None:
+            batch = watcher.batch(query, n)
+            return batch if batch is not None and batch.committed_by is not None else None
 
-        wait_until("the driver to be started again", restarted, deadline_s=RESTART_S)
-        return finished
+        reason = f"the commit of batch {n} to be read"
+        return wait_until(reason, read, deadline_s=RESTART_S, abandon=watcher.check).committed_by != self.start
 
 
 @faults.register("stop", "driver")

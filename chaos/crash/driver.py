@@ -101,12 +101,13 @@ class DriverCrash(AtItsPoint[DriverCrashSpec]):
         return context.job.restarted_since(self._start) and not planned(context, seen.query, seen.batch)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        self._start = self._kill(context)
-        self._struck = (context, seen)
         # The state that the kill left behind decides; it must be read before the next driver writes anything.
-        self._state = (planned(context, seen.query, seen.batch), committed(context, seen.query, seen.batch))
-        self._next_planned = planned(context, seen.query, seen.batch + 1)
-        self._stores = state_written(context, seen.query, seen.batch)
+        with context.job.no_start():
+            self._start = self._kill(context)
+            self._struck = (context, seen)
+            self._state = (planned(context, seen.query, seen.batch), committed(context, seen.query, seen.batch))
+            self._next_planned = planned(context, seen.query, seen.batch + 1)
+            self._stores = state_written(context, seen.query, seen.batch)
 
     def _kill(self, context: FaultContext) -> int:
         return context.job.kill_driver()

@@ -14,7 +14,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
 from onceproof.faults.frames import placement_at_frame, wait_for_commit, wait_for_restart
-from onceproof.faults.placement import committed, planned
+from onceproof.faults.placement import is_open
 from onceproof.faults.tasks import TaskFault, TaskSpec, Victim, describe_retry, describe_tree, wait_for_event_log
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -75,8 +75,10 @@ class TaskCrash(TaskFault):
 
     def _prove_driver(self, context: FaultContext, seen: Occurrence, victim: Victim) -> Proof:
         n, evidence = seen.batch, list(victim.evidence)
-        start = context.job.kill_driver()
-        if committed(context, seen.query, n) or not planned(context, seen.query, n):
+        with context.job.no_start():  # the next driver may commit the batch before this thread looks
+            start = context.job.kill_driver()
+            was_open = is_open(context, seen.query, n)
+        if not was_open:
             return missed(*evidence, f"batch {n} was no longer open when the driver was killed")
         # An executor's Python worker is ended by its daemon; until then its frame must stay held.
         wait_until("the task's process to close its connection", lambda: victim.hit.client_left_at, deadline_s=_LEFT_S)

@@ -30,6 +30,32 @@ def test_the_time_out_error_has_the_reason_and_the_last_state() -> None:
         wait_until("the moon", lambda: None, deadline_s=0.05, every_s=0.01, explain=lambda: "clouds")
 
 
+def test_a_wait_that_was_delayed_past_its_deadline_looks_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, happened = [100.0], False
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def probe() -> str | None:
+        nonlocal happened
+        found, happened = "here" if happened else None, True  # it happens after this probe has looked
+        clock[0] += 10.0  # and then this thread is delayed
+        return found
+
+    assert wait_until("an answer", probe, deadline_s=5, every_s=0.0) == "here"
+
+
+def test_a_wait_gives_up_after_a_probe_that_began_after_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, began = [100.0], list[float]()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def probe() -> None:
+        began.append(clock[0])
+        clock[0] += 4.0
+
+    with pytest.raises(WaitTimeout, match=r"gave up after 12\.0 s"):
+        wait_until("an answer", probe, deadline_s=5, every_s=0.0)
+    assert began == [100.0, 104.0, 108.0]
+
+
 def test_a_wait_can_be_abandoned() -> None:
     def abandon() -> None:
         raise EnvironmentProblem("the service died")

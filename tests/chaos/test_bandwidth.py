@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,19 @@ def test_the_network_was_slow_if_a_large_statement_and_the_effect_took_as_long_a
     assert not proof_of(slow(2, 504, None), event("end")).hit, "it ended"
     waiting = slow(2, 504, None)
     assert not waiting.is_over([event("effect", of="c2")]) and waiting.is_over([event("effect")])
+
+
+def test_a_delay_while_the_quick_network_is_measured_does_not_make_it_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = iter([2000.0, 2.0, 3.0, 504.0])
+    fault: Any = Bandwidth(SPEC)
+    monkeypatch.setattr(fault, "_measured_ms", lambda _queues: next(measured))
+    monkeypatch.setattr(fault, "_slow", lambda _queues: None)
+    fault.strike(SimpleNamespace(queues=None), StepDone([], 0))
+    fault._took_ms = 3100
+    proof = proof_of(fault, event("effect"))
+    assert proof.hit and proof.evidence[0] == "a statement of 12 KB took 2 ms before, and 504 ms meanwhile"
 
 
 @pytest.mark.real

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,12 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
 from onceproof.chaos.crash.broker import _java_hash, transaction_key
 from onceproof.chaos.crash.leader import led_from
-from onceproof.faults.contract import Fault, SpecProblem, fault_of, reads_frames
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, fault_of, reads_frames
+from onceproof.instruments.proxy.frames import Frame, Reply
+from onceproof.instruments.proxy.rules import Board
 from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.points import Point
+from onceproof.stack.api import Leadership
 
 AT = {"batch": 1, "point": "after-offset-log"}
 LEADER: dict[str, Any] = {"fault": "stall", "target": "broker", "leader_of": "out/0", "at": AT}
@@ -160,3 +165,47 @@ def test_a_broker_whose_restart_failed_is_restarted_again(fault: Callable[..., F
     assert tried == [2, 2]
     (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     assert (event["kind"], event["broker"]) == ("broker.back", 2), "said once, when it is back"
+
+
+class Late(list[Reply]):
+    """What was heard of the leader: nothing at the first look, although its acknowledgement is on its way."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__([reply])
+        self._looks = 0
+
+    def __iter__(self) -> Iterator[Reply]:
+        self._looks += 1
+        return super().__iter__() if self._looks > 1 else iter(())
+
+
+@pytest.mark.parametrize(("acks", "acknowledged"), [(1, True), (-1, False)])
+def test_a_leader_that_is_asked_for_its_own_acknowledgement_alone_is_not_killed_before_it_gives_it(
+    monkeypatch: pytest.MonkeyPatch, spec_of: Callable[[dict[str, Any]], FaultSpec], acks: int, acknowledged: bool
+) -> None:
+    """On a loaded machine it may take longer than a leader that will never acknowledge is waited for."""
+    monkeypatch.setattr("onceproof.chaos.crash.leader._UNACKNOWLEDGED_S", 0.0)
+    spec = spec_of(
+        {"fault": "crash", "target": "broker", "leader_of": "out/0", "at": {"batch": 2, "point": "in-tasks"}}
+    )
+    board, proxy = Board(), SimpleNamespace(add_toxic=lambda *_, **__: None, heal=lambda: None)
+    kafka = SimpleNamespace(
+        leader=lambda _topic, _partition: Leadership(1, 0),
+        log_folders=lambda _topic: [Path("/nonexistent")],
+        replication_proxy=lambda _broker: proxy,
+        controller_proxy=lambda _broker: proxy,
+        is_running=lambda _broker: True,
+    )
+    context: Any = SimpleNamespace(
+        stack=SimpleNamespace(kafka=kafka),
+        job=SimpleNamespace(frozen=nullcontext),
+        checkpoint=SimpleNamespace(log_exists=lambda *_: True),
+        board=lambda _service: board,
+    )
+    crash: Any = fault_of(spec)(spec)
+    crash.strike(context, occurrence := Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"))
+    assert board.rule_for(Frame(b"", "Produce", {"topics": ["out"], "acks": acks})) is None, "it passes"
+    crash._heard = Late(Reply(1.0, "client-1", "Produce", "0", "acknowledged at offset 7", "out/0"))
+    assert bool(crash._wait_for_acknowledgements(context, occurrence)) is acknowledged
+    crash.heal(context)
+    assert not board.active, "the requests are no longer read"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_a_zombie_that_was_killed_is_a_miss(code: int) -> None:
         returncode=code, is_running=lambda: False, log_tail=lambda _lines: "", members=list, kill=lambda: None
     )
     context: Any = SimpleNamespace(
-        job=SimpleNamespace(take_over=lambda *, stopped: (0, first)),
+        job=SimpleNamespace(take_over=lambda *, stopped: (0, first), frozen=nullcontext),
         checkpoint=SimpleNamespace(log_exists=lambda *_: True, queries=lambda: ["q"]),
         timeline=SimpleNamespace(emit=lambda *_, **__: None),
         stack=SimpleNamespace(kafka=None),

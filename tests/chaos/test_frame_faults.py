@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -149,6 +149,8 @@ class Running:
     def frozen(self) -> Iterator[None]:
         yield
 
+    no_start = frozen
+
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[FaultContext]:
@@ -259,12 +261,69 @@ def test_a_client_that_left_before_the_driver_was_struck_is_a_miss(
     struck: Any = fault({"fault": kind, "target": "driver", "service": "kafka", "at": at})
     hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0)
     job: Any = EndedBy(hit, after_s, context.checkpoint.folder("q") / "commits" / "2")
-    context.job = job
+    context.job, context.attempt = job, lambda _query, _batch: 1
     struck.strike(context, seen(Point.AFTER_OFFSET_LOG))
     struck._stopped.rule.hits.append(hit)
     proof = struck.prove(context, seen(Point.AFTER_OFFSET_LOG))
     assert proof.hit is hits, proof.evidence
     assert hits or proof.evidence[-1] == hit.undeliverable
+
+
+class Quick(Running):
+    """A job whose next driver commits the batch, and writes to an output, as soon as it may start: within the kill if nothing
+    keeps it from starting."""
+
+    current_start = 0
+
+    def __init__(self, commit: Path, wrote: list[str]) -> None:
+        self._commit, self._wrote, self._held = commit, wrote, False
+
+    @contextmanager
+    def no_start(self) -> Iterator[None]:
+        self._held = True
+        yield
+        self._held = False
+        self._start()
+
+    def _start(self) -> None:
+        if not self._held:
+            self._commit.touch()
+            self._wrote.append("a row")
+
+    def kill_driver(self) -> int:
+        self._start()
+        return 0
+
+    def restarted_since(self, _start: int) -> bool:
+        return True
+
+
+def test_the_next_driver_starts_only_after_what_a_killed_one_left_behind_was_read(
+    context: FaultContext,
+    seen: Callable[..., Occurrence],
+    fault: Callable[[dict[str, Any]], Fault],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrote: list[str] = []
+    monkeypatch.setattr("onceproof.chaos.crash_at_frame.sink_state", lambda _stack: {"table t": f"{len(wrote)} rows"})
+    at = {"batch": 2, "point": "in-tasks"}
+    struck: Any = fault({"fault": "crash-at-frame", "target": "driver", "service": "kafka", "at": at})
+    context.job = cast(Any, Quick(context.checkpoint.folder("q") / "commits" / "2", wrote))
+    struck.strike(context, seen(Point.AFTER_OFFSET_LOG))
+    struck._stopped.rule.hits.append(Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0))
+    proof = struck.prove(context, seen(Point.AFTER_OFFSET_LOG))
+    assert proof.hit and "the batch had written nothing to any sink until then" in proof.evidence, proof.evidence
+
+
+@pytest.mark.parametrize("point", ["after-offset-log", "after-sink-commit"])
+def test_a_crash_is_proven_by_what_the_killed_driver_left_and_not_by_the_next_one(
+    context: FaultContext, seen: Callable[..., Occurrence], fault: Callable[[dict[str, Any]], Fault], point: str
+) -> None:
+    crash = fault({"fault": "crash", "target": "driver", "at": {"batch": 2, "point": point}})
+    context.job = cast(Any, Quick(context.checkpoint.folder("q") / "commits" / "2", []))
+    crash.strike(context, seen(Point(point)))
+    proof = crash.prove(context, seen(Point(point)))
+    assert proof.hit and "commits/2 missing" in str(proof.evidence[0]), proof.evidence
 
 
 def test_a_driver_is_not_killed_for_a_frame_that_was_abandoned(

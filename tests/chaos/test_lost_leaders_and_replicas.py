@@ -88,6 +88,9 @@ def test_a_dead_leader_hit_if_the_next_one_lacks_its_messages() -> None:
     assert proof.hit and proof.evidence[1] == "it acknowledged message 3 alone, and was killed before c1 could read on"
     assert proof.evidence[-1] == "the new leader began at offset 2, without those from there on"
     assert not proof_of(leader_crash(3, Leadership(3, 1)), PUBLISHED).hit, "the new leader has message 3"
+    slow = proof_of(leader_crash(2, Leadership(3, 1)), [*PUBLISHED, event("take", 3)])
+    assert not slow.hit and slow.evidence[-1] == "c1 had already fetched message 3", "an open fetch was answered late"
+    assert proof_of(leader_crash(2, Leadership(3, 1)), [*PUBLISHED, event("take", 4)]).hit
 
 
 def test_a_dead_leader_hit_if_none_was_elected_until_it_was_back() -> None:

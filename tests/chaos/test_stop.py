@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from onceproof.chaos.stop import DriverStop, DriverStopAtFrame, StopAtFrameSpec, StopSpec
+from onceproof.chaos.stop import DriverStop, DriverStopAtFrame, StopAtFrameSpec, StopSpec, _Stopping
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, fault_of
+from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.points import Point
 
 Problems = Callable[..., list[SpecProblem]]
@@ -64,22 +66,53 @@ class Job:
         self.killed += 1
         return 0
 
+    @contextmanager
+    def no_start(self) -> Iterator[None]:
+        yield
+
     def restarted_since(self, start: int) -> bool:
         return bool(self.exits or self.killed)
 
 
-def proof_of(code: int | None, *, committed: bool = False, planned: bool = True) -> tuple[Proof, Job]:
+def proof_of(
+    code: int | None,
+    *,
+    committed: bool = False,
+    planned: bool = True,
+    replayed: bool = True,
+    counted: bool = True,
+    looks: int = 0,
+) -> tuple[Proof, Job]:
+    """``replayed``: by the next driver, which else finds the commit. ``counted``: attempts are counted. ``looks``: how often the
+    fault's thread finds no restart before it is delayed until the next driver has come that far."""
     logs = {"offsets": planned, "commits": committed}
+    attempts = 1
     job = Job(code)
+    ended, left = job.restarted_since, looks
+
+    def restarted_since(start: int) -> bool:
+        nonlocal left, attempts
+        if not ended(start):
+            return False
+        left -= 1
+        logs["commits"], attempts = True, 1 + replayed
+        return left < 0
+
+    job.restarted_since = restarted_since  # type: ignore[method-assign]
 
     def log_exists(_query: str, log: str, _batch: int) -> bool:
         return logs[log]
 
-    context: Any = SimpleNamespace(job=job, checkpoint=SimpleNamespace(log_exists=log_exists))
+    def batch(_query: str, number: int) -> Batch | None:
+        return Batch("q", number, {}, {}, None, 1.0, 0, 2.0, int(replayed)) if logs["commits"] else None
+
+    checkpoint = SimpleNamespace(log_exists=log_exists, batch=batch, check=lambda: None)
+    context: Any = SimpleNamespace(
+        job=job, checkpoint=checkpoint, attempt=lambda _query, _batch: attempts if counted else None
+    )
     fault = DriverStop(StopSpec.model_validate(spec("after-offset-log", grace_s=0.1)))
     seen = Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint")
     fault.strike(context, seen)
-    logs["commits"] = True  # by the next driver, at the latest
     return fault.prove(context, seen), job
 
 
@@ -93,10 +126,40 @@ def test_the_evidence_says_how_the_driver_ended(code: int, words: str) -> None:
     assert any("still missing when driver start 1 began" in str(line) for line in proof.evidence), proof.evidence
 
 
+@pytest.mark.parametrize("looks", [0, 1])
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize(
+    ("replayed", "words"),
+    [(True, "still missing when driver start 1 began"), (False, "was committed before driver start 1")],
+)
+def test_who_committed_the_batch_does_not_depend_on_when_it_is_looked_at(
+    replayed: bool, words: str, counted: bool, looks: int
+) -> None:
+    proof, _ = proof_of(0, replayed=replayed, counted=counted, looks=looks)
+    assert proof.hit and any(words in str(line) for line in proof.evidence), proof.evidence
+
+
 def test_a_driver_that_does_not_end_in_time_is_killed() -> None:
     proof, job = proof_of(None)
     assert proof.hit and job.killed == 1
     assert any("still ran after 0.1 s, and was killed" in str(line) for line in proof.evidence), proof.evidence
+
+
+def test_the_next_driver_is_not_killed_in_the_place_of_one_that_ended_right_after_its_time() -> None:
+    class LastMoment(Job):
+        @contextmanager
+        def no_start(self) -> Iterator[None]:
+            self.exits.append(SimpleNamespace(start=0, code=0))  # and the supervisor has started the next one
+            yield
+
+    job = LastMoment(None)
+    context: Any = SimpleNamespace(
+        job=job,
+        checkpoint=SimpleNamespace(log_exists=lambda _query, log, _batch: log == "offsets"),
+        attempt=lambda _query, _batch: 1,
+    )
+    stopping = _Stopping(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), 0.0)
+    assert stopping._how_it_ended() == "it ended with exit code 0" and job.killed == 0
 
 
 @pytest.mark.parametrize(("planned", "committed"), [(True, True), (False, False)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,13 +32,36 @@ def take_over(tmp_path: Path) -> Any:
             queries=lambda: dict.fromkeys(queries, tmp_path), folder=lambda _query: tmp_path, log_exists=lambda *_: True
         )
         context: Any = SimpleNamespace(
-            job=SimpleNamespace(take_over=lambda *, stopped: (0, first)),
+            job=SimpleNamespace(take_over=lambda *, stopped: (0, first), frozen=nullcontext),
             checkpoint=checkpoint,
             timeline=SimpleNamespace(emit=lambda *_, **__: None),
         )
         return Takeover(context, Occurrence("a", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True), done
 
     return make
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_batch_that_the_successor_commits_at_once_was_open(stopped: bool) -> None:
+    done: list[str] = []
+
+    @contextmanager
+    def frozen() -> Iterator[None]:
+        done.append("frozen")
+        yield
+        done.append("thawed")
+
+    def take_over(*, stopped: bool) -> tuple[int, Any]:
+        done.append("committed")  # the second driver is faster than this thread
+        return 0, SimpleNamespace()
+
+    context: Any = SimpleNamespace(
+        job=SimpleNamespace(take_over=take_over, frozen=frozen),
+        checkpoint=SimpleNamespace(log_exists=lambda _query, log, _batch: log == "offsets" or "committed" in done),
+    )
+    seen = Occurrence("a", 2, Point.AFTER_OFFSET_LOG, "checkpoint")
+    assert Takeover(context, seen, stopped=stopped).was_open
+    assert done == (["frozen", "committed", "thawed"] if stopped else ["committed"])
 
 
 def test_the_error_of_the_only_query_shows_that_the_driver_was_replaced(take_over: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,6 +233,33 @@ def test_a_checkpoint_that_existed_before_the_watch_is_not_missed(tmp_path: Path
         seen.wait_for(("checkpoint", 0, Point.AFTER_OFFSET_LOG))
     finally:
         watcher.stop()
+
+
+def test_what_is_queued_when_the_watcher_is_stopped_is_recorded_and_strikes_nothing(tmp_path: Path) -> None:
+    """Its thread may be delayed until then; the job's last log entries belong to the history all the same."""
+    logs: list[tuple[str, int, Point]] = []
+    entered, released = threading.Event(), threading.Event()
+
+    def on_log(query: str, batch: int, point: Point) -> None:
+        logs.append((query, batch, point))
+        entered.set()
+        released.wait(10)
+
+    spark = Spark(tmp_path / "checkpoint" / "q")
+    (spark.folder / "offsets").mkdir(parents=True)
+    watcher = CheckpointWatcher(tmp_path / "checkpoint", clock=lambda: 1.5, start_of_driver=lambda: 0, on_log=on_log)
+    watcher.start()
+    spark.write("offsets", 0, OFFSETS % 10)
+    assert entered.wait(10)
+    spark.write("offsets", 1, OFFSETS % 20)
+    spark.write("commits", 0)
+    assert watcher.newest_plan("q") == 1 and not watcher.batches()
+    os.write(watcher._wake_write, b"x")
+    released.set()
+    watcher.stop()
+    assert [(b.batch, b.committed_at) for b in watcher.batches()] == [(0, 1.5), (1, None)]
+    assert logs == [("q", 0, Point.AFTER_OFFSET_LOG)]
+    watcher.check()
 
 
 def test_query_of_id_reads_the_metadata(watcher: CheckpointWatcher, seen: Seen) -> None:

@@ -26,6 +26,7 @@ def drive(batches: Iterable[Batch], *, queries: Iterable[str] = ("q",), missing:
         batches=lambda: list(batches),
         queries=lambda: dict.fromkeys(queries, Path()),
         missing_queries=lambda: list(missing),
+        newest_plan=lambda _query: -1,
     )
     driven: Any = FeedLoop(None, None, None, watcher, None, None, {})  # type: ignore[arg-type]  # the tests set what else they need
     driven._ends = {"orders": {0: 5}}
@@ -197,6 +198,17 @@ def test_a_run_without_the_batch_without_input_drains_and_notes_its_absence() ->
     ended._finish()
     assert ended._drained and ended._note is None
     assert "planned no batch without input for it within 2.5 s" in ended._open_watermarks["q"]["note"]
+
+
+@pytest.mark.parametrize("start", [0, 1], ids=["none came in time", "the driver was restarted"])
+def test_a_plan_that_the_watcher_has_not_read_yet_is_waited_for(start: int) -> None:
+    """Its thread may be delayed: then the batch is planned, although `batches` does not show it."""
+    ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=60.0, start=start)
+    ended._watcher.newest_plan = lambda _query: 3
+    assert not ended._committed() and not ended._ready_for_more()
+    assert "a batch after batch 2 of query q is planned, and its plan is not read yet" in ended._pending()[0].describe()
+    ended._watcher.newest_plan = lambda _query: 2
+    assert ended._committed() and ended._ready_for_more()
 
 
 def test_a_run_whose_driver_was_restarted_before_that_batch_did_not_drain() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -108,6 +110,64 @@ def test_a_killed_driver_is_restarted_and_its_exit_marked_as_killed(supervise: C
     until("the restart", lambda: job.restarted_since(start) and job.is_running())
     assert start == 0 and job.exits[0].killed and job.failed_since(0.0) is None
     assert not any(psutil.pid_exists(pid) for pid in before)
+    job.stop()
+
+
+def test_no_driver_starts_while_what_the_killed_one_left_is_read(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise(SLEEP)
+    job.start()
+    waiting = threading.Event()
+    launch = job._launch
+
+    def noted(**more: Any) -> None:
+        waiting.set()
+        launch(**more)
+
+    job._launch = noted  # type: ignore[method-assign]
+    with job.no_start():
+        job.kill_driver()
+        assert waiting.wait(20), "the supervisor wants to start the next driver"
+        assert job.starts == 1 and not job.is_running()
+    until("the restart", lambda: job.starts == 2 and job.is_running())
+    job.stop()
+
+
+class Delayed:
+    """A driver whose end the supervisor's thread sees only after a takeover: it is delayed before it looks."""
+
+    pid, returncode = 1, -9
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    def is_running(self) -> bool:
+        self._meanwhile()
+        return False
+
+    def wait(self, _timeout_s: float) -> int:
+        return self.returncode
+
+
+def test_the_end_of_a_driver_that_was_replaced_meanwhile_is_not_the_end_of_its_successor(
+    supervise: Callable[..., Pipeline],
+) -> None:
+    job: Any = supervise(SLEEP)
+    successor = SimpleNamespace(is_running=lambda: False, returncode=3, wait=lambda _s: 3)
+
+    def take_over() -> None:
+        job._service, job._starts = successor, 2
+
+    job._service, job._starts = Delayed(take_over), 1
+    assert job._wait_for_exit() == (1, successor)
+
+
+def test_a_driver_that_took_over_while_the_old_one_ended_is_not_replaced(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise(SLEEP)
+    job._launch()
+    old = job._service
+    job.take_over(stopped=False)
+    job._launch(after=old)
+    assert job.starts == 2
     job.stop()
 
 

@@ -28,10 +28,15 @@ def wait_until(
 
     A probe that raises one of ``ignoring`` counts as one that returned nothing. ``abandon`` is called before each probe and may raise an error to stop waiting (the process died).
     ``explain`` returns the last state (and log lines) for the time-out error.
-    Raises `WaitTimeout` naming ``reason`` after ``deadline_s`` seconds.
+    Raises `WaitTimeout` naming ``reason`` once a probe that began after ``deadline_s`` seconds has found nothing: on a loaded
+    machine this thread may be delayed after a probe, and what it waits for may happen meanwhile.
     """
 
+    began = 0.0
+
     def attempt() -> T | None:
+        nonlocal began
+        began = time.monotonic()
         if abandon is not None:
             abandon()
         try:
@@ -43,7 +48,7 @@ def wait_until(
     waiter = tenacity.Retrying(
         retry=tenacity.retry_if_result(lambda value: not value),
         wait=tenacity.wait_fixed(every_s),
-        stop=tenacity.stop_after_delay(deadline_s),
+        stop=lambda _state: began - started >= deadline_s,
         retry_error_callback=lambda _state: None,
     )
     value = waiter(attempt)

@@ -42,11 +42,20 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         self._uncounted: set[int] = set()
         """Faults that wait for an attempt, and whose position was seen where nothing counts attempts."""
         self._threads: list[threading.Thread] = []
+        self._reaching = 0
+        """How many reports of the instruments are being acted on."""
+
+    @property
+    def quiet(self) -> bool:
+        """Also False while a report of an instrument is acted on: a fault may be about to fire, once the outputs have been read."""
+        return not self._reaching and super().quiet
 
     @property
     def feeds(self) -> bool:
         """Whether the next chunk of input may be released: every fault between firing and healing needs input to continue."""
-        return all(isinstance(a.fault, NeedsInput) and a.fault.needs_input for a in self.armed if a.in_progress)
+        return not self._reaching and all(
+            isinstance(a.fault, NeedsInput) and a.fault.needs_input for a in self.armed if a.in_progress
+        )
 
     # -- what the instruments call --------------------------------------------------------------------------------
 
@@ -113,6 +122,15 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         context = self._context
         if context is None:
             return False
+        with self._lock:
+            self._reaching += 1
+        try:
+            return self._fire(context, seen)
+        finally:
+            with self._lock:
+                self._reaching -= 1
+
+    def _fire(self, context: FaultContext, seen: Occurrence) -> bool:
         if seen.instrument != "failpoint":
             self._writes.reached(context, seen.query, seen.batch, seen.point)
             self._unrecorded.reached(context, seen)
@@ -197,9 +215,9 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         join that found no pair) leaves no trace with any sink.
         """
         n = seen.batch
-        batch = wait_until(f"the ranges of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=5)
         if not proof.hit:
             return proof
+        batch = wait_until(f"the ranges of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=5)
         in_epochs = seen.query in without_batches(context.modes)
         if in_epochs and seen.point is Point.BEFORE_OFFSET_LOG:
             return self._unrecorded.check(seen, proof)
@@ -225,10 +243,10 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
 
     def _finish(self, armed: Armed[FaultSpec], seen: Occurrence, proof: Proof) -> None:
         self._prove(armed, proof, f"batch {seen.batch} of {seen.query} at {armed.spec.at.point}")
+        self._settle(armed)  # before it is healed: then the run may end, and no event is written any more
         self._heal(armed)
         if seen.release is not None:
             seen.release()
-        self._settle(armed)
 
     def heal_briefly(self, seconds: float) -> None:
         """Call `heal_all`, but wait at most ``seconds`` for it: after a failed run the services are stopped anyway, and a

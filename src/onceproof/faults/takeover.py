@@ -6,7 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
@@ -85,9 +85,10 @@ class Takeover:
         """Start the second driver; ``stopped``: after stopping (SIGSTOP) the first one."""
         self._context = context
         self._seen = seen
-        self.start, self.first = context.job.take_over(stopped=stopped)
-        n, query = seen.batch, seen.query
-        self.was_open = is_open(context, query, n)
+        with context.job.frozen() if stopped else nullcontext():
+            # First: the second driver may commit the batch before this thread looks.
+            self.was_open = is_open(context, seen.query, seen.batch)
+            self.start, self.first = context.job.take_over(stopped=stopped)
 
     @property
     def needs_input(self) -> bool:

@@ -222,6 +222,13 @@ class CheckpointWatcher:
             return False
         return ends[0] == ends[1]
 
+    def newest_plan(self, query: str) -> int:
+        """The newest batch with an ``offsets/N`` on the disk, -1 if there is none. `batches` may lag behind it."""
+        with suppress(FileNotFoundError):
+            entries = (self.queries()[query] / "offsets").iterdir()
+            return max((int(entry.name) for entry in entries if entry.name.isdigit()), default=-1)
+        return -1
+
     def stateful(self, query: str) -> bool:
         """Whether the query keeps state: its checkpoint has a ``state`` folder."""
         return (self.folder(query) / "state").is_dir()
@@ -263,8 +270,9 @@ class CheckpointWatcher:
         try:
             while True:
                 ready, _, _ = select.select([self._inotify.fileno(), self._wake_read], [], [])
-                if self._wake_read in ready:
-                    return
+                stopping = self._wake_read in ready
+                if stopping:  # what is queued is still recorded, but no fault strikes a job that has ended
+                    self._on_log = lambda _query, _batch, _point: None
                 for event in self._inotify.read(timeout=0):
                     if event.mask & flags.Q_OVERFLOW:
                         raise RuntimeError(
@@ -281,6 +289,8 @@ class CheckpointWatcher:
                         self._watch_folder(folder / event.name)
                     elif folder.name in _LOGS:
                         self._see(folder, event.name)
+                if stopping:
+                    return
         except BaseException as failure:  # check() raises it: a dead watcher must never look like a quiet one
             self._failure = failure
 

@@ -225,7 +225,7 @@ class FeedLoop:
         if not (self._covered() and self._faults.feeds):
             return False
         now = self._timeline.now()
-        return not any(one.reason == "open" or self._comes_soon(one, now) for one in self._pending())
+        return not any(one.reason in ("open", "unread") or self._comes_soon(one, now) for one in self._pending())
 
     def _comes_soon(self, one: Pending, now: float) -> bool:
         """Whether to wait for a due batch before the next chunk: not if the query's trigger is slow."""
@@ -240,18 +240,21 @@ class FeedLoop:
 
     def _pending(self) -> list[Pending]:
         """For each query, a batch that is open or that its watermark calls for."""
+        # The time first, and last whether a plan came until then: the watcher's thread may be delayed, with the plan unread.
+        start, now, longest = self._job.current_start, self._timeline.now(), self._scenario.limits.stuck_s
         by_query: dict[str, list[Batch]] = {}
         for batch in self._watcher.batches():
             by_query.setdefault(batch.query, []).append(batch)
-        start, now, longest = self._job.current_start, self._timeline.now(), self._scenario.limits.stuck_s
         ended = [one.start for one in self._job.exits if one.code == 0 and not one.killed]
-        found = (
+        found = [
             pending(
                 batches, stateful=self._watcher.stateful(query), start=start, now=now, longest_s=longest, ended=ended
             )
             for query, batches in by_query.items()
-        )
-        return [one for one in found if one is not None]
+        ]
+        unread = {query for query, batches in by_query.items() if self._watcher.newest_plan(query) > batches[-1].batch}
+        late = [Pending(by_query[query][-1], "unread") for query in unread]
+        return late + [one for one in found if one is not None and one.batch.query not in unread]
 
     def _finish(self) -> None:
         """All input is committed: note whether each query has also acted on its last watermark."""
@@ -263,7 +266,8 @@ class FeedLoop:
 
     def _note_open_watermarks(self) -> list[Pending]:
         """Keep the queries that have not acted on their last watermark, however the run ended."""
-        left = [one for one in self._pending() if one.reason != "open" or one.batch.records() == 0]
+        known = [one for one in self._pending() if one.reason != "unread"]
+        left = [one for one in known if one.reason != "open" or one.batch.records() == 0]
         for one in left:
             self._open_watermarks[one.batch.query] = {
                 "batch": one.batch.batch,

@@ -28,7 +28,7 @@ SLACK_S = 1.5
 BETWEEN_CHUNKS_S = 2.0
 """The longest wait before the next chunk. A query with a slow trigger takes the chunk in its next batch in any case."""
 
-Reason = Literal["open", "due", "restarted", "none"]
+Reason = Literal["open", "unread", "due", "restarted", "none"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Pending:
 
     batch: Batch
     reason: Reason
-    """``open``: the batch is planned and not committed. For the other reasons, the watermark moved in ``batch``, and the batch
+    """``open``: the batch is planned and not committed. ``unread``: a later plan is written, and the checkpoint watcher has not read
+    it yet. For the other reasons, the watermark moved in ``batch``, and the batch
     that acts on it is not planned. ``due``: it may come soon. ``restarted``: it comes only with more input, since the driver
     was restarted. ``none``: it did not come although there was time for it."""
     waited: str = ""
@@ -45,13 +46,15 @@ class Pending:
 
     @property
     def waiting_helps(self) -> bool:
-        return self.reason in ("open", "due")
+        return self.reason in ("open", "unread", "due")
 
     def describe(self) -> str:
         b = self.batch
         where = f"batch {b.batch} of query {b.query}"
         if self.reason == "open":
             return f"{where} is planned and not committed"
+        if self.reason == "unread":
+            return f"a batch after {where} is planned, and its plan is not read yet"
         moved = f"{where} moved the watermark to {_time(b.next_watermark_ms)}"
         match self.reason:
             case "due":

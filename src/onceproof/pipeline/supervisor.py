@@ -113,6 +113,8 @@ class Pipeline:
         self._calm = calm
         self._freezes: Counter[Service] = Counter()
         """How many `frozen` blocks hold each driver."""
+        self._starting = threading.RLock()
+        """Held while a driver is started. Taken before `_lock`."""
         self._lock = threading.RLock()
         self._service: Service | None = None
         self._replaced: list[Service] = []
@@ -236,7 +238,7 @@ class Pipeline:
         With ``stopped`` this driver is stopped first (SIGSTOP). Returns its start number and its processes. The caller may
         resume them (`Service.thaw`), and must end them; otherwise `stop` does.
         """
-        with self._lock:
+        with self._starting, self._lock:
             start, service = self.current_start, self._service
             assert service is not None, "a driver that reached a point was started"
             if stopped:
@@ -245,6 +247,13 @@ class Pipeline:
             self._replaced.append(service)
             self._launch()
         return start, service
+
+    @contextmanager
+    def no_start(self) -> Iterator[None]:
+        """Start no driver while the block runs. A fault that kills the driver reads in it what that one left behind: otherwise the
+        next one may write more before the fault's thread has read it."""
+        with self._starting:
+            yield
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -382,9 +391,10 @@ class Pipeline:
 
     # -- supervision ----------------------------------------------------------------------------------------------
 
-    def _launch(self) -> None:
-        with self._lock:
-            if self._stopping.is_set():
+    def _launch(self, *, after: Service | None = None) -> None:
+        """Start the next driver; with ``after``, unless a takeover has already started one in that one's place."""
+        with self._starting, self._lock:
+            if self._stopping.is_set() or after not in (None, self._service):
                 return
             number, program = self._starts, self._first or self._program
             self._service = self._owner.start(
@@ -398,13 +408,13 @@ class Pipeline:
         try:
             without_progress, before = 0, self._progress()
             while not self._stopping.is_set():
-                code = self._wait_for_exit()
+                start, service = self._wait_for_exit()
                 if self._stopping.is_set():
                     return
-                killed = self._killed or self._asked_to_end
-                ended = self._timeline.emit("job.exited", start=self.current_start, code=code, killed=killed)
-                self.exits.append(Exit(self.current_start, code, ended.at, killed))
-                self._end_leftovers()
+                code, killed = service.returncode, self._killed or self._asked_to_end
+                ended = self._timeline.emit("job.exited", start=start, code=code, killed=killed)
+                self.exits.append(Exit(start, code, ended.at, killed))
+                self._end_leftovers(service)
                 if code != 0 and not killed and not self._may_restart():
                     self.died_before_fault = True
                     return
@@ -416,22 +426,22 @@ class Pipeline:
                 if without_progress > self._limit:
                     self.given_up = True
                     return
-                self._launch()
+                self._launch(after=service)
         except BaseException as failure:  # the feed loop raises it: a dead supervisor must not look like an idle one
             self.failure = failure
 
-    def _wait_for_exit(self) -> int | None:
+    def _wait_for_exit(self) -> tuple[int, Service]:
         while True:
-            service = self._service  # read again each time: a successor may have taken over
+            with self._lock:  # again each time: a successor may have taken over
+                start, service = self.current_start, self._service
             assert service is not None
-            if self._stopping.is_set() or not service.is_running():
-                return service.returncode
+            ended = self._stopping.is_set() or not service.is_running()
+            if ended and service is self._service:  # else its successor took over while this thread was delayed
+                return start, service
             service.wait(_POLL_S)
 
-    def _end_leftovers(self) -> None:
+    def _end_leftovers(self, service: Service) -> None:
         """End the old driver's processes before a restart, as a cluster does, which restarts a driver in a new container."""
-        service = self._service
-        assert service is not None
         gone_by = self._timeline.now() + _LEAVE_S
         while service.members() and self._timeline.now() < gone_by and not self._killed:
             self._stopping.wait(_POLL_S)

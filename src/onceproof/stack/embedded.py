@@ -208,8 +208,8 @@ class EmbeddedStack(FromComponents):
         if self.frames is not None:
             self.frames.check()
         services = [self.toxiproxy.service]
-        if self.postgres is not None and not self.postgres.is_away:
-            services.append(self.postgres.service)
+        if self.postgres is not None:
+            self.postgres.check_health()
         if self.postgres is not None and self.postgres.replica is not None:
             services.append(self.postgres.replica.service)
         for service in services:

@@ -222,6 +222,13 @@ class EmbeddedPostgres:
     def is_running(self) -> bool:
         return self.service.is_running()
 
+    def check_health(self) -> None:
+        """Raise `ServiceFailed`, with the last log lines, if the server ended without a fault having ended it."""
+        # Before and after the look: another thread may end the server, or start it again, in between.
+        was_away, service = self.is_away, self.service
+        if not service.is_running() and not (was_away or self.is_away):
+            service.check_running()
+
     def move_to(self, service: Service, port: int) -> None:
         """Another server, which runs, takes this one's place: clients and the harness are led there. It cannot be restarted."""
         self.service, self.port, self.is_away = service, port, False

@@ -12,7 +12,7 @@ import os
 import secrets
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -131,6 +131,10 @@ class Project:
         """The container of a Kafka node, by node id."""
         return next(one for one in self.containers() if one.labels.get(_NODE) == str(node))
 
+    def nodes(self) -> dict[int, Container]:
+        """Kafka node id -> its container, also one that has ended."""
+        return {int(one.labels[_NODE]): one for one in self.containers() if _NODE in one.labels}
+
     def network(self, name: str) -> Network:
         """One of the networks of compose.yaml, by its name there."""
         of_project = [f"{_PROJECT}={self.name}", f"{_NETWORK}={name}"]
@@ -167,15 +171,13 @@ class Project:
         """Service -> image and its id."""
         return {_service(one): f"{one.attrs['Config']['Image']} {one.image.short_id}" for one in self.containers()}
 
-    def check_kafka(self, killed: Set[str]) -> None:
-        """Raise `ServiceFailed` if a Kafka container ended that is not among the names ``killed``."""
-        self._check([one for one in self.containers() if _NODE in one.labels and one.name not in killed])
-
     def check_health(self) -> None:
         """Raise `ServiceFailed` if a container ended."""
-        self._check(self.containers())
+        self.check(self.containers())
 
-    def _check(self, containers: Sequence[Container]) -> None:
+    @staticmethod
+    def check(containers: Sequence[Container]) -> None:
+        """Raise `ServiceFailed` if one of these containers had ended when they were listed."""
         for one in containers:
             if one.status in ("exited", "dead"):
                 raise ServiceFailed(

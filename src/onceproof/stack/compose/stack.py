@@ -140,7 +140,10 @@ class ComposeKafka(ExternalKafka):
 
     def check_health(self) -> None:
         """Raise `ServiceFailed` if a node's container ended without `kill_broker`."""
-        self._project.check_kafka({self._node(broker).name for broker in self._killed})
+        # Before and after the containers are listed: another thread may kill or restart one in between.
+        killed = set(self._killed)
+        nodes = self._project.nodes()
+        self._project.check([one for node, one in nodes.items() if node not in killed | self._killed])
 
     def _node(self, broker: int) -> Container:
         return self._project.node(broker)

@@ -221,9 +221,11 @@ class EmbeddedKafka(Topics):
 
     def check_health(self) -> None:
         """Raise `ServiceFailed` if a node ended without `kill_broker`."""
-        for id, node in self.nodes.items():
-            if id not in self._killed:
-                node.service.check_running()
+        # Before and after the look: another thread may kill or restart a node in between.
+        killed = set(self._killed)
+        ended = [id for id, node in self.nodes.items() if not node.service.is_running()]
+        for id in set(ended) - killed - self._killed:
+            self.nodes[id].service.check_running()
 
     def _wait_for_all(self) -> None:
         admin = self.admin()
