@@ -12,7 +12,8 @@ import pytest
 from onceproof.faults.contract import reads_frames
 from onceproof.judge.findings import Verdict
 from onceproof.scenario.model import WORKER
-from onceproof.scenario_files.load import find, load, names
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find, names
 
 #: Scenarios with Spark: each kind of fault at least once. The fast tests show each anomaly.
 SCENARIOS = frozenset(

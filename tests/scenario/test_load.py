@@ -9,7 +9,8 @@ import pytest
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.scenario.kinds import store_fields
 from onceproof.scenario_files import load as loading
-from onceproof.scenario_files.load import find, load, load_all, names
+from onceproof.scenario_files.load import load, load_all
+from onceproof.scenario_files.shipped import find, names
 
 ProblemsOf = Callable[..., str]
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.cli.app import app
-from onceproof.scenario_files.load import find
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.doctor import examine
 from onceproof.stack.fetch import jars

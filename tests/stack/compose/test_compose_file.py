@@ -10,7 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from onceproof.base.errors import UsageError
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.compose.project import PORTS, compose_file
 from onceproof.stack.compose.stack import ComposeProfile
 from onceproof.stack.external.profile import load_profile

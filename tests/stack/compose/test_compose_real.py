@@ -22,7 +22,8 @@ from onceproof.base.waiting import wait_until
 from onceproof.cli.app import app
 from onceproof.judge.findings import Outcome
 from onceproof.run import run
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.compose import images, project
 from onceproof.stack.compose.daemon import address, client, compose_command
 from onceproof.stack.compose.project import Project
