@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from onceproof.base.errors import ScenarioError
 from onceproof.scenario_files import document
-from onceproof.scenario_files.shipped import find, names
+from onceproof.scenario_files.shipped import paths
+
+#: What a file says of itself. The rest, most of its text, is not parsed.
+_KEYS = ("about", "phenomena", "expect")
 
 
 @dataclass(frozen=True)
@@ -28,17 +32,17 @@ class Entry:
 
 def entries() -> list[Entry]:
     """All shipped scenarios, by name."""
-    return [_entry(name) for name in names()]
+    return [_entry(path) for path in paths()]
 
 
-def _entry(name: str) -> Entry:
+def _entry(path: Path) -> Entry:
     try:
-        data = document.read(find(name)).data
+        data = document.read(path, only=_KEYS).data
     except ScenarioError as error:
-        return Entry(name, f"(does not load: {error.problems[0].message})")
+        return Entry(path.stem, f"(does not load: {error.problems[0].message})")
     expect = data.get("expect") or {}
     return Entry(
-        name,
+        path.stem,
         " ".join(str(data.get("about", "")).split()),
         tuple(data.get("phenomena") or ()),
         expect.get("verdict", "held"),

@@ -16,9 +16,14 @@ def folder() -> Path:
     return Path(str(resources("onceproof"))) / "scenarios"
 
 
+def paths() -> list[Path]:
+    """The files of the shipped scenarios, by name."""
+    return sorted(folder().glob("*.yaml"), key=lambda path: path.stem)
+
+
 def names() -> list[str]:
     """Names of the shipped scenarios."""
-    return sorted(path.stem for path in folder().glob("*.yaml"))
+    return [path.stem for path in paths()]
 
 
 def find(name_or_path: str | Path) -> Path:
