@@ -14,7 +14,7 @@ from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import load
 from onceproof.scenario_files.shipped import find
-from onceproof.stack.compose.stack import ComposeProfile
+from onceproof.stack.compose.profile import ComposeProfile
 from onceproof.stack.external.profile import KafkaProfile, StackProfile
 from onceproof.stores.frames import Sink
 

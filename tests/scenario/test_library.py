@@ -26,7 +26,9 @@ def test_a_part_of_a_file_says_what_the_whole_file_says(path: Path) -> None:
 
 def test_the_places_in_a_part_are_those_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("# a comment\npipeline:\n  args: {about: 1}\nabout: >-\n  Two\n\n  lines.\nexpect: {verdict: held}\n")
+    path.write_text(
+        "# a comment\npipeline:\n  args: {about: 1}\nabout: >-\n  Two\n\n  lines.\nexpect: {verdict: held}\n"
+    )
     part = document.read(path, only=KEYS)
     assert part.data == {"about": "Two\nlines.", "expect": {"verdict": "held"}}
     assert (part.place(("expect", "verdict")).line, part.place(("about",)).line) == (8, 4)

@@ -26,8 +26,8 @@ from onceproof.scenario_files.load import load_file
 from onceproof.scenario_files.shipped import find
 from onceproof.stack.compose import images, project
 from onceproof.stack.compose.daemon import address, client, compose_command
+from onceproof.stack.compose.profile import ComposeProfile
 from onceproof.stack.compose.project import Project
-from onceproof.stack.compose.stack import ComposeProfile
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.ports import PortLease
 
