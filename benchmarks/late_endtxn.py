@@ -18,7 +18,8 @@ import duckdb
 from measure import machine, measure
 from ruamel.yaml import YAML
 
-from onceproof.scenario_files.load import find, resolved
+from onceproof.scenario_files.load import resolved
+from onceproof.scenario_files.shipped import find
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--times", type=int, default=20)

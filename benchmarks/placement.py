@@ -27,7 +27,8 @@ from state_left import Sink, Trial, Truth, look
 from onceproof.base.timeline import Event
 from onceproof.kinds import command
 from onceproof.run import run as run_loaded
-from onceproof.scenario_files.load import find, load_file, resolved
+from onceproof.scenario_files.load import load_file, resolved
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.embedded import EmbeddedStack
 
 _CRASHES = ("before-offset-log", "after-offset-log", "after-sink-commit", "after-commit-log")

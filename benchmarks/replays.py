@@ -20,7 +20,8 @@ from measure import machine
 from onceproof.explore.replay import Replay, replay
 from onceproof.judge.findings import Verdict
 from onceproof.run import run
-from onceproof.scenario_files.load import find, load, load_file, names
+from onceproof.scenario_files.load import load, load_file
+from onceproof.scenario_files.shipped import find, names
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: each shipped one with consumers")

@@ -28,7 +28,8 @@ from measure import machine
 from onceproof.faults.contract import reads_frames
 from onceproof.judge.findings import Verdict
 from onceproof.run import run
-from onceproof.scenario_files.load import LoadedScenario, find, load_file
+from onceproof.scenario_files.load import LoadedScenario, load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.processes import procfs
 from onceproof.stack.sharing.shared import SharedStack
 

@@ -26,7 +26,8 @@ from onceproof.explore import schedules
 from onceproof.explore.outcome import reduced
 from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.processes.owner import Service
 from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import AT_ONCE, WarmTier

@@ -62,7 +62,8 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     Runs with equal stacks share services, one after the other (ONCEPROOF_FRESH_STACK=1: each starts its own).
     """
     from onceproof.run import Result, run
-    from onceproof.scenario_files.load import find, load_file
+    from onceproof.scenario_files.load import load_file
+    from onceproof.scenario_files.shipped import find
     from onceproof.stack.sharing.shared import SharedStack
 
     from .lending import LentBrokers, can_share

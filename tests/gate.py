@@ -6,13 +6,15 @@ Those of consumers take only seconds: the gate runs them all (`tests/consumers/t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 import pytest
 
 from onceproof.faults.contract import reads_frames
 from onceproof.judge.findings import Verdict
-from onceproof.scenario.model import WORKER
-from onceproof.scenario_files.load import find, load, names
+from onceproof.scenario.model import WORKER, Scenario
+from onceproof.scenario_files.load import load, read
+from onceproof.scenario_files.shipped import find, names
 
 #: Scenarios with Spark: each kind of fault at least once. The fast tests show each anomaly.
 SCENARIOS = frozenset(
@@ -37,12 +39,20 @@ SCENARIOS = frozenset(
         "zombie-driver-unfenced",  # stall of the driver; zombie-write
     }
 )
-#: Scenarios without Spark.
-OF_CONSUMERS = frozenset(name for name in names() if load(find(name)).pipeline.consumers)
+
+
+@cache
+def loaded(name: str) -> Scenario:
+    """The shipped scenario of that name. Each process of pytest collects all tests, so it loads no more of them than it has to."""
+    return load(find(name))
+
+
+#: Scenarios without Spark. To validate all of them would take half of the time of collecting.
+OF_CONSUMERS = frozenset(name for name in names() if read(find(name)).data["pipeline"].get("consumers"))
 #: Those among them that the full set runs (`tests/consumers/test_databases_real.py`): they have a command of their own.
-WITH_DATABASES = frozenset(name for name in OF_CONSUMERS if load(find(name)).pipeline.command != WORKER)
+WITH_DATABASES = frozenset(name for name in OF_CONSUMERS if loaded(name).pipeline.command != WORKER)
 #: Those on three brokers, which take longer to start (`tests/consumers/test_cluster_real.py`).
-ON_A_CLUSTER = frozenset(name for name in OF_CONSUMERS if load(find(name)).stack.kafka.brokers > 1)
+ON_A_CLUSTER = frozenset(name for name in OF_CONSUMERS if loaded(name).stack.kafka.brokers > 1)
 #: Among them: a naive pipeline, its remedy under the same fault, and the anomaly that the naive one has once.
 TWINS = (
     ("ack-lost-duplicates", "ack-lost-transactional", "duplicate"),
@@ -70,16 +80,16 @@ def by_stack(chosen: Iterable[str]) -> list[str]:
     """
 
     def key(name: str) -> tuple[str, bool, str]:
-        loaded = load(find(name))
-        services = loaded.stack.model_dump_json(exclude={"registry"})
-        return services, not reads_frames(loaded.chaos), name
+        scenario = loaded(name)
+        services = scenario.stack.model_dump_json(exclude={"registry"})
+        return services, not reads_frames(scenario.chaos), name
 
     return sorted(chosen, key=key)
 
 
 def assert_as_expected(name: str, verdict: Verdict) -> None:
     """The scenario's run has the verdict and the anomalies that it expects, and each of its faults hit."""
-    expect = load(find(name)).expect
+    expect = loaded(name).expect
     assert verdict.outcome.value == expect.verdict, summary(verdict)
     assert sorted(verdict.anomalies()) == sorted(expect.anomalies), summary(verdict)
     assert verdict.faults, "a scenario without a fault shows nothing"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from onceproof.faults.contract import faults
-from onceproof.scenario_files.load import find, load, names
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find, names
 
 from .gate import OF_CONSUMERS, ON_A_CLUSTER, SCENARIOS, WITH_DATABASES
 from .scheduling import group

@@ -8,7 +8,8 @@ from importlib.resources import files as resources
 import pytest
 
 import onceproof
-from onceproof.scenario_files.load import load, names
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import names
 
 ELEVEN = {
     *("effectively-once", "naive-append", "naive-kafka-sink", "driver-crash-postgres", "driver-crash-kafka"),

@@ -21,7 +21,8 @@ from onceproof.faults.takeover import NOTHING_WRITTEN
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.verdict import check
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, folder, load, names
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find, folder, names
 
 from .conformance import record
 from .gate import OF_CONSUMERS, assert_as_expected, by_stack, gate, summary

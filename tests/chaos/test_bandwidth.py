@@ -16,8 +16,9 @@ from onceproof.consumers.faults import StepDone
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.faults.contract import Proof
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.plan import plan
+from onceproof.scenario_files.shipped import find
 
 from ..gate import assert_as_expected
 

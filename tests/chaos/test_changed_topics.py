@@ -21,8 +21,9 @@ from onceproof.consumers.schedule import records_of
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.faults.contract import Proof
 from onceproof.history.schema import TABLES
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.plan import plan
+from onceproof.scenario_files.shipped import find
 
 SKIPS, UNREAD, MOVES, LATE = (
     "recreated-topic-skips",

@@ -12,7 +12,8 @@ from onceproof.faults.contract import Fault, Occurrence, SpecProblem
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 Problems = Callable[..., list[SpecProblem]]
 

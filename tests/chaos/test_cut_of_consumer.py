@@ -14,8 +14,9 @@ from onceproof.consumers.faults import StepDone
 from onceproof.consumers.routes import Disconnects
 from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Proof
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.plan import plan
+from onceproof.scenario_files.shipped import find
 
 
 def proof_of(fault: Any, before: list[TraceEvent], after: list[TraceEvent]) -> Proof:

@@ -17,8 +17,9 @@ from onceproof.consumers.faults import StepDone
 from onceproof.consumers.schedule import WholeConsumers
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.faults.contract import Proof
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.plan import plan
+from onceproof.scenario_files.shipped import find
 
 
 def event(

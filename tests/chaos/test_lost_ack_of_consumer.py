@@ -16,8 +16,9 @@ from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.faults.contract import Proof
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.plan import plan
+from onceproof.scenario_files.shipped import find
 
 
 def proof_of(fault: Any, before: list[TraceEvent], after: list[TraceEvent]) -> Proof:

@@ -17,7 +17,8 @@ from onceproof.chaos.consumers.replica_lag import ReplicaLag, ReplicaLagSpec
 from onceproof.consumers.faults import StepDone
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.faults.contract import Proof
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.api import Leadership
 
 LOST, LAGS, MOVES = "unclean-election-of-input", "replica-lags", "failover-loses-commit"

@@ -16,7 +16,8 @@ from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.scenario.model import ExpectedVerdict
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 
 #: The program with a faked run. Its first word is the verdict, whose reason has characters that a job may print.
 PROGRAM = """

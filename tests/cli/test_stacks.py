@@ -23,7 +23,7 @@ from onceproof.qualify import session
 from onceproof.qualify.cells import Cell
 from onceproof.qualify.page import page
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import find
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.compose import daemon
 from onceproof.stack.profiles import profile_of
 

@@ -19,7 +19,8 @@ from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.processes.owner import Owner
 

@@ -16,7 +16,8 @@ from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.processes.owner import Owner
 
 from ..gate import ON_A_CLUSTER, assert_as_expected

@@ -21,7 +21,8 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.reports.picture import files as picture_files
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.amqp.broker import EmbeddedAmqp
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner

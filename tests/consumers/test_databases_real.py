@@ -17,7 +17,8 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.stack import StackSpec
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.processes.owner import Owner
 
 from ..gate import WITH_DATABASES, assert_as_expected

@@ -15,7 +15,8 @@ from onceproof.consumers.brokers import kafka as kafka_broker
 from onceproof.consumers.brokers import tables
 from onceproof.consumers.gate import StepRequest
 from onceproof.kinds import consumers as kind
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 pytestmark = pytest.mark.sources
 

@@ -21,7 +21,8 @@ from onceproof.explore.replay import execute_once
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]

@@ -10,7 +10,8 @@ import pytest
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Event
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 
 from ..lending import LentBrokers, can_share
 

@@ -31,7 +31,8 @@ from onceproof.consumers.trace import TraceEvent, from_timeline, holders, read_t
 from onceproof.data import Record, open_dataset
 from onceproof.faults.contract import Proof
 from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario, consumers_of
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.processes.owner import Owner
 

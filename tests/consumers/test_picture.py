@@ -16,7 +16,8 @@ from onceproof.reports.picture import svg as picture_svg
 from onceproof.reports.picture import text as picture_text
 from onceproof.reports.picture.picture import Picture, of_run, of_trace
 from onceproof.reports.picture.words import in_words
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 QUEUE = "orders"
 

@@ -11,7 +11,8 @@ import pytest
 from onceproof.base.errors import HistoryError, UsageError
 from onceproof.cli.run import _picture
 from onceproof.explore.replay import replay, stored_scenario
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 SHIPPED = load(find("amqp-redelivery-reorders"))
 

@@ -14,7 +14,8 @@ from onceproof.consumers.trace import read_trace
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 from ..gate import OF_CONSUMERS, ON_A_CLUSTER, TWINS, WITH_DATABASES, assert_as_expected
 

@@ -26,7 +26,8 @@ from onceproof.explore.shrink import Executed, Shrink, Shrunk, TriedRemoval, to_
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 from onceproof.scenario_files.checks import crosscheck
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 NAMES = ("c1", "c2", "c3", "c4")
 WANTED = frozenset(["reordered"])

@@ -12,7 +12,8 @@ from onceproof.base.errors import Interrupted, UsageError
 from onceproof.consumers.schedule import ConsumerSchedule
 from onceproof.explore.minimal import shrink_run
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
 

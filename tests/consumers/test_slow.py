@@ -23,7 +23,8 @@ from onceproof.consumers.state import ConsumerState
 from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.consumers.worker import Worker
 from onceproof.faults.contract import Proof
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
+from onceproof.scenario_files.shipped import find
 
 
 def proof_of(fault: Any, before: list[TraceEvent], after: list[TraceEvent]) -> Proof:

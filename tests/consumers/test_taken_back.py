@@ -17,7 +17,8 @@ from onceproof.consumers.gate import StepReport, StepRequest
 from onceproof.consumers.layout import GROUP, Message
 from onceproof.consumers.state import ConsumerState
 from onceproof.reports.picture.picture import of_trace
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 M4 = Message(4, "orders")
 Make = Callable[..., ScheduleExecutor]

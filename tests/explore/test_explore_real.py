@@ -13,7 +13,7 @@ from onceproof.explore.result import Exploration
 from onceproof.explore.schedules import ORDER
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import folder
+from onceproof.scenario_files.shipped import folder
 
 pytestmark = pytest.mark.real
 

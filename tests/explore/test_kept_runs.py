@@ -18,7 +18,8 @@ from onceproof.history.run_directory import RunDir, locked
 from onceproof.history.run_record import RunRecord, StoredScenario
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 SHIPPED = load(find("amqp-redelivery-reorders"))
 

@@ -18,7 +18,8 @@ from onceproof.history.run_record import OutputRecord
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.warm.attempts import Strike
 from onceproof.warm.tier import Executed, WarmTier
 

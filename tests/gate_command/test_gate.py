@@ -20,7 +20,8 @@ from onceproof.gate.baseline import Baseline, Coverage
 from onceproof.gate.session import Status
 from onceproof.gate.settings import GateScenario
 from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
-from onceproof.scenario_files.load import LoadedScenario, find, load
+from onceproof.scenario_files.load import LoadedScenario, load
+from onceproof.scenario_files.shipped import find
 
 GATE = """
 [stack.remote]

@@ -22,7 +22,8 @@ from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.session import Qualification
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 POINTS = (Point.AFTER_OFFSET_LOG, Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LOG)
 #: held, violated, not tried

@@ -30,7 +30,8 @@ from onceproof.history.run_record import (
     StruckRecord,
 )
 from onceproof.history.writer import HistoryWriter
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 WRONG: list[tuple[str, Any, str]] = [
     ("drained", "false", 'drained is "false", but must be true or false'),

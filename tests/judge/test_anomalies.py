@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import UsageError
 from onceproof.cli.app import app
-from onceproof.cli.show import explained
+from onceproof.cli.show.anomaly import explained
 from onceproof.judge.anomalies import anomalies, anomaly, sections
 from onceproof.judge.checker import Checker, checkers
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceproof.cli.show import explained
+from onceproof.cli.show.anomaly import explained
 from onceproof.judge.checker import Checker, checkers
 from onceproof.judge.verdict import judge
 

@@ -12,7 +12,8 @@ from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hinted_schedule
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario_files.checks import crosscheck
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from onceproof.base.errors import UsageError
 from onceproof.planted import catalogue
 from onceproof.planted.catalogue import Bug, PlantedBug
 from onceproof.planted.mutants import Mutant, mutant_of, mutants
-from onceproof.scenario_files.load import names
+from onceproof.scenario_files.shipped import names
 
 ENTRY = """
 [[bug]]

@@ -18,7 +18,8 @@ from onceproof.qualify.cells import Cell, cells
 from onceproof.qualify.schedule import RunStep, step
 from onceproof.qualify.session import Session, begin, resume
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 from onceproof.stores.frames import Sink
 
 from .made_up import PATH, MadeUpRuns, Quiet

@@ -11,7 +11,8 @@ from typing import Any
 from onceproof.base.timeline import Event
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
-from onceproof.scenario_files.load import LoadedScenario, find
+from onceproof.scenario_files.load import LoadedScenario
+from onceproof.scenario_files.shipped import find
 
 PATH = find("foreign-psycopg-upsert")
 

@@ -12,8 +12,9 @@ from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import SOME_BATCH, Cell, CellState, cells, kinds, outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import find, load
-from onceproof.stack.compose.stack import ComposeProfile
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
+from onceproof.stack.compose.profile import ComposeProfile
 from onceproof.stack.external.profile import KafkaProfile, StackProfile
 from onceproof.stores.frames import Sink
 

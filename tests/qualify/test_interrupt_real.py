@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from onceproof.base.waiting import wait_until
-from onceproof.scenario_files.load import find
+from onceproof.scenario_files.shipped import find
 
 pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(900)]
 

@@ -16,7 +16,8 @@ from onceproof.qualify import matrix, session
 from onceproof.qualify.cells import Cell, CellState
 from onceproof.qualify.console import ProgressOnConsole
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.sharing.shared import SharedStack
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from onceproof.qualify.scenario_file import Template, named_files
-from onceproof.scenario_files.load import find, load, names
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find, names
 
 FAULTS = [{"fault": "crash", "target": "driver", "at": {"batch": 2, "point": "after-sink-commit"}}]
 

@@ -23,7 +23,8 @@ from onceproof.qualify.cells import CellState
 from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.matrix import statement
 from onceproof.qualify.session import begin, resume
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 from .made_up import PATH, MadeUpRuns, Quiet
 

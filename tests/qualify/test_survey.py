@@ -15,7 +15,8 @@ from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Rule
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 
 def stored(folder: Path, *seen: dict[str, Any], query: str = "last_seen") -> Path:

@@ -10,7 +10,8 @@ from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.history.run_record import StoredScenario
 from onceproof.judge.findings import Outcome, StatedClaim, Verdict
 from onceproof.judge.verdict import write_verdict
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 QUEUE = "orders"
 STEPS = (

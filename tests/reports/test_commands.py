@@ -21,7 +21,8 @@ from onceproof.reports import commands
 from onceproof.reports.html import files
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.scenario.model import ExpectedVerdict
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, StackProfile
 
 from .conftest import VIOLATED

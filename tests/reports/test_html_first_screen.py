@@ -22,7 +22,8 @@ from onceproof.reports.html.run_page import of_run
 from onceproof.reports.html.source import read
 from onceproof.reports.html.timeline import FAULT_LANES, timeline
 from onceproof.scenario.points import Point
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 from .test_html import Parsed, events, judged, once
 from .test_html_other_pages import CELLS, PROGRESS, qualification

@@ -13,7 +13,8 @@ from onceproof.base.timeline import Event
 from onceproof.history.execution import Execution
 from onceproof.judge.ending import accounted_for
 from onceproof.reports.html.files import FILE, reported
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 
 
 @pytest.fixture

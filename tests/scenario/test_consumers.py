@@ -9,8 +9,9 @@ import pytest
 
 from onceproof.base.errors import ScenarioError
 from onceproof.scenario.model import WORKER
-from onceproof.scenario_files.load import find, load, resolved
+from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.plan import plan
+from onceproof.scenario_files.shipped import find
 
 TEXT = resolved(find("amqp-redelivery-reorders"))
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import ScenarioError
 from onceproof.cli.app import app
-from onceproof.scenario_files.load import find, load_all, load_file
+from onceproof.scenario_files.load import load_all, load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, StackProfile
 
 KAFKA = KafkaProfile(bootstrap="127.0.0.1:1")

@@ -8,8 +8,9 @@ import pytest
 
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.scenario.kinds import store_fields
-from onceproof.scenario_files import load as loading
-from onceproof.scenario_files.load import find, load, load_all, names
+from onceproof.scenario_files import shipped
+from onceproof.scenario_files.load import load, load_all
+from onceproof.scenario_files.shipped import find, names
 
 ProblemsOf = Callable[..., str]
 
@@ -301,7 +302,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_scenarios_are_found_by_name_and_by_path(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     path = write()
     assert find(path) == path
-    monkeypatch.setattr(loading, "folder", lambda: path.parent)
+    monkeypatch.setattr(shipped, "folder", lambda: path.parent)
     assert names() == ["mine"]
     assert find("mine") == path
     with pytest.raises(UsageError, match="unknown scenario 'mne'; did you mean 'mine'"):

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
-from onceproof.scenario_files.load import find, folder, resolved
+from onceproof.scenario_files.load import resolved
+from onceproof.scenario_files.shipped import find, folder
 
 #: A guard against hanging; a usual answer takes a few tenths of it, on a busy machine too.
 _PATIENCE_S = 10.0

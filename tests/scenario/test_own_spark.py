@@ -12,8 +12,9 @@ from onceproof.api.scenarios import load as load_for_api
 from onceproof.api.scenarios import with_chaos
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.scenario.stack import SparkStack
-from onceproof.scenario_files.load import LoadedScenario, find, load_file, warnings
+from onceproof.scenario_files.load import LoadedScenario, load_file, warnings
 from onceproof.scenario_files.plan import plan
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.external.profile import KafkaProfile, StackProfile, load_profile
 
 MASTER = "spark://127.0.0.1:7077"

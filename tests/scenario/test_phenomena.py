@@ -13,8 +13,9 @@ from onceproof.cli.app import app
 from onceproof.judge.checker import checkers
 from onceproof.scenario.phenomena import PHENOMENA, of
 from onceproof.scenario.phenomenon import GROUPS
-from onceproof.scenario_files.library import Entry, Row, entries, rows
+from onceproof.scenario_files.library import Entry, entries
 from onceproof.scenario_files.load import load
+from onceproof.scenario_files.rows import Row, rows
 
 pytestmark = pytest.mark.sources
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.cli.show import planned, validated
-from onceproof.scenario_files.load import find, load_file, warnings
+from onceproof.cli.show.plan import planned
+from onceproof.cli.show.validate import validated
+from onceproof.scenario_files.load import load_file, warnings
+from onceproof.scenario_files.shipped import find
 
 SCENARIO: dict[str, Any] = {
     "stack": {"postgres": {}},

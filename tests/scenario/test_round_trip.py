@@ -13,7 +13,8 @@ from onceproof.faults.contract import faults
 from onceproof.history.run_record import StoredScenario
 from onceproof.oracle import oracles
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load, names
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find, names
 
 
 @pytest.mark.parametrize("name", names())

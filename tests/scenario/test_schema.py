@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import UsageError
 from onceproof.cli.app import app
-from onceproof.cli.show import listing, listing_of
+from onceproof.cli.show.registries import listing, listing_of
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
 from onceproof.scenario_files import document
-from onceproof.scenario_files.load import find, names, resolved
+from onceproof.scenario_files.load import resolved
 from onceproof.scenario_files.schema import schema_text
+from onceproof.scenario_files.shipped import find, names
 
 SCHEMA: dict[str, Any] = json.loads(schema_text())
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from onceproof.scenario.problem import Loc
-from onceproof.scenario_files.load import MAX_BASES, folder, read
+from onceproof.scenario_files.load import MAX_BASES, read
 from onceproof.scenario_files.merge import NOT_INHERITED, Merged, merge
+from onceproof.scenario_files.shipped import folder
 
 pytestmark = pytest.mark.sources
 

@@ -18,9 +18,10 @@ from onceproof.cli.app import app
 from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.scenario_files import whole
 from onceproof.scenario_files.document import read
-from onceproof.scenario_files.load import find, folder, load, names, resolved
+from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.load import read as read_merged
 from onceproof.scenario_files.merge import NOT_INHERITED, merge
+from onceproof.scenario_files.shipped import find, folder, names
 
 Write = Callable[..., Path]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
-from onceproof.scenario_files.load import folder
+from onceproof.scenario_files.shipped import folder
 from onceproof.stack.external.client_files import escaped, java_settings, quoted, write_client_files
 from onceproof.stack.external.profile import KafkaProfile, Sasl, Tls
 

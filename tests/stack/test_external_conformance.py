@@ -12,7 +12,8 @@ import pytest
 
 from onceproof.base.errors import ScenarioError
 from onceproof.run import run
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.external import journal
 from onceproof.stack.external.profile import StackProfile, load_profile
 from onceproof.stack.fetch import components

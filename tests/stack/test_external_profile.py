@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from onceproof.base.errors import UsageError
 from onceproof.base.masking import masked
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.external import journal
 from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.names import RunNames, identity, prefixed

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.cli.app import app
-from onceproof.scenario_files.load import find
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.doctor import examine
-from onceproof.stack.fetch import jars
+from onceproof.stack.fetch import maven
 
 SHIPPED = find("amqp-redelivery-reorders")
 
@@ -95,7 +95,7 @@ def test_a_run_whose_broker_cannot_be_fetched_says_what_to_do(tmp_path: Path, mo
     monkeypatch.setenv("ONCEPROOF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))  # jgo's own settings are there
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(jars, "DEFAULT_REMOTE_REPOS", {"central": "http://127.0.0.1:9/maven2"})
+    monkeypatch.setattr(maven, "DEFAULT_REMOTE_REPOS", {"central": "http://127.0.0.1:9/maven2"})
     code, output = ran(tmp_path)
     assert code == 4, output
     assert "fetching qpid-broker" in output and "cannot fetch" in output and "check the network" in output, output

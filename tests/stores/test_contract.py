@@ -6,7 +6,8 @@ import pytest
 
 from onceproof.scenario.kinds import store_fields
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load, names
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.shipped import find, names
 from onceproof.stores.contract import store_of, stores
 
 

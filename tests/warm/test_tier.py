@@ -15,7 +15,8 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.history.execution import Execution
 from onceproof.history.memory import MemoryTables
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stores.postgres.compartments import Compartments
 from onceproof.stores.postgres.pgoutput import Message, Relation, Truncate
 from onceproof.warm.tier import Unavailable, WarmTier, _Sent, records_per_batch, unavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from onceproof.scenario_files.library import Row, rows
+from onceproof.scenario_files.rows import Row, rows
 from pages.page import DOCS, table
 
 HEAD = """# What the scenarios show

@@ -19,7 +19,8 @@ from onceproof.explore.session import Listener, Session
 from onceproof.history.run_directory import locked, private_files
 from onceproof.qualify.directory import digest_of
 from onceproof.qualify.session import check_has_batches
-from onceproof.scenario_files.load import LoadedScenario, find, load_file
+from onceproof.scenario_files.load import LoadedScenario, load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.warm.tier import unavailable
 
 #: Batch 0 is planned before the input is fed, so these are the first three with data.

@@ -13,7 +13,7 @@ from onceproof.history.run_directory import private_files
 from onceproof.qualify import session
 from onceproof.qualify.directory import Directory, QualificationProgress
 from onceproof.qualify.session import ProgressListener, Qualification
-from onceproof.scenario_files.load import find
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.profiles import profile_of
 from onceproof.stack.sharing.shared import SharedStack
 

@@ -12,7 +12,8 @@ from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.scenario_files.assemble import assemble
 from onceproof.scenario_files.checks import crosscheck, external
-from onceproof.scenario_files.load import LoadedScenario, find, load_file
+from onceproof.scenario_files.load import LoadedScenario, load_file
+from onceproof.scenario_files.shipped import find
 
 __all__ = ["LoadedScenario", "load", "with_chaos"]
 

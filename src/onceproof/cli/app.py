@@ -11,29 +11,24 @@ import typer
 
 from onceproof.base.version import __version__
 from onceproof.cli import ci as ci_commands
-from onceproof.cli import containers, follow_up
+from onceproof.cli import containers, follow_up, listing
 from onceproof.cli import explore as explore_command
 from onceproof.cli import selftest as selftest_command
 from onceproof.cli import serve as serve_command
 from onceproof.cli.options import (
     DEFAULT_RUNS,
     EXIT_CODES,
-    LISTS,
     Ci,
     FreshStack,
-    ItemToList,
     Json,
     Junit,
-    ListBy,
     Name,
     Reports,
     Resolved,
     RunsDir,
-    RunsToRead,
     Seed,
     Stack,
     Tier,
-    WhatToList,
 )
 from onceproof.cli.output import Output, failing_well
 from onceproof.cli.sinks import command as sinks_command
@@ -392,7 +387,7 @@ def validate(
     onceproof validate --resolved my_job.yaml > whole.yaml
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.show import validated, whole
+        from onceproof.cli.show.validate import validated, whole
 
         output.result(whole(scenarios, as_json) if resolved else validated(scenarios, as_json))
 
@@ -408,37 +403,12 @@ def plan(scenario: Name, as_json: Json = False, stack: Stack = None) -> None:
     onceproof plan effectively-once
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.show import planned
+        from onceproof.cli.show.plan import planned
 
         output.result(planned(scenario, as_json, stack))
 
 
-@app.command("list", rich_help_panel=_WRITE)
-def list_(
-    what: WhatToList = LISTS[0],
-    name: ItemToList = None,
-    by: ListBy = None,
-    runs: RunsToRead = DEFAULT_RUNS,
-    as_json: Json = False,
-) -> None:
-    """List the shipped scenarios, or what scenarios are made of.
-
-    With a NAME, lists the fields of one fault, oracle, data set or store.
-
-    \b
-    onceproof list
-    onceproof list --by row
-    onceproof list faults crash
-    """
-    with failing_well(as_json) as output:
-        from onceproof.cli.show import listing, listing_by_row, listing_of
-
-        if by is not None:
-            output.result(listing_by_row(what, name, by, runs, as_json))
-        else:
-            output.result(listing(what, as_json) if name is None else listing_of(what, name, as_json))
-
-
+app.add_typer(listing.commands)
 app.add_typer(ci_commands.commands)
 app.add_typer(explore_command.commands)
 app.add_typer(follow_up.commands)

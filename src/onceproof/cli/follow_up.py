@@ -58,7 +58,7 @@ def explain(
     onceproof explain torn-batch
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.show import explained
+        from onceproof.cli.show.anomaly import explained
 
         output.result(explained(anomaly, as_json))
 
@@ -187,7 +187,7 @@ def doctor(
 
             output.result(json.dumps({"cache_key": key()}) if as_json else key())
             return
-        from onceproof.cli.show import examined
+        from onceproof.cli.show.machine import examined
 
         text, healthy = examined(as_json)
         output.result(text)
@@ -213,7 +213,7 @@ def cleanup(
     schemas and replication slots. Runs in progress are not touched.
     """
     with failing_well(as_json) as output:
-        from onceproof.cli.show import cleaned
+        from onceproof.cli.show.machine import cleaned
 
         output.result(cleaned(dry_run, as_json, stack))
 

@@ -34,7 +34,8 @@ from onceproof.reports import commands
 from onceproof.reports.page import Page
 from onceproof.reports.progress import Progress
 from onceproof.reports.report import PAGE_FILE
-from onceproof.scenario_files.load import LoadedScenario, find, load_file
+from onceproof.scenario_files.load import LoadedScenario, load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.sharing.shared import SharedStack
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}

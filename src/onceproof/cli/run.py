@@ -25,7 +25,8 @@ from onceproof.reports.report import PAGE_FILE, RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario.tiers import Tier, tier_of
-from onceproof.scenario_files.load import LoadedScenario, load_all, names
+from onceproof.scenario_files.load import LoadedScenario, load_all
+from onceproof.scenario_files.shipped import names
 from onceproof.stack.profiles import profile_of
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ CLOSING = (
     "closing records after the real ones, 30 days later in event time, each with its own key: with more of them than a "
     "chunk holds, the watermark has closed every window of the real ones before the last chunk"
 )
-_ORDER = ["sched_dep", "carrier", "flight", "origin"]
+_ORDER = ["timestamp_ms", "carrier", "flight", "origin"]
 _TABLES = {
     "planes": "3,322 planes by tail number (some 85 % of the flights' tail numbers are known: use LEFT JOIN)",
     "airports": "1,458 airports by FAA code",
@@ -150,12 +150,13 @@ def _sorted_flights() -> pa.Table:
         .append_column("sched_dep", _iso(departure))
         .append_column("timestamp_ms", pc.multiply(departure.cast(pa.int64()), 1000))
     )
-    # In ISO 8601 with a fixed offset, texts sort like the moments.
-    return _narrowed(table.sort_by([(name, "ascending") for name in _ORDER]))
+    order = pc.sort_indices(table, [(name, "ascending") for name in _ORDER])
+    return _narrowed(table).take(order)  # to narrow first makes `take` move less
 
 
 def _iso(moments: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.strftime(moments, format="%Y-%m-%dT%H:%M:%SZ")
+    # The text of a whole second, "2013-01-01 10:15:00", is made in a third of the time that `pc.strftime` takes.
+    return pc.binary_join_element_wise(pc.replace_substring(moments.cast(pa.string()), " ", "T"), "Z", "")
 
 
 def _narrowed(table: pa.Table) -> pa.Table:

@@ -36,14 +36,11 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
-from onceproof.stack.compose import daemon
-from onceproof.stack.compose.stack import ComposeProfile, ComposeStack
-from onceproof.stack.external import kafka
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.spark import exposure
-from onceproof.stack.external.stack import ExternalStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
+from onceproof.stack.profiles import provider_of
 from onceproof.stack.sharing.shared import SharedStack, StackRequest
 from onceproof.stores.contract import ReadBack, collect, jars, serve, store_of
 from onceproof.stores.postgres.store import tables_of
@@ -90,10 +87,8 @@ class Command:
                 hint="run its scenario again: onceproof run SCENARIO --stack NAME",
             )
         # First: a user should not learn only after minutes of fetching that nothing answers there.
-        if isinstance(profile, ComposeProfile):
-            daemon.client().close()
-        elif profile is not None:
-            kafka.check(profile)
+        if profile is not None:
+            provider_of(profile).check(profile)
         fetched = components.ensure()
         fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
         program = None
@@ -107,8 +102,7 @@ class Command:
         def start(owner: Owner, folder: Path, timeline: Timeline) -> Stack:
             stack: Stack
             if profile is not None:
-                provider = ComposeStack if isinstance(profile, ComposeProfile) else ExternalStack
-                stack = provider.start(scenario, profile, owner, folder, fetched, timeline)
+                stack = provider_of(profile).start(scenario, profile, owner, folder, fetched, timeline)
             elif shared is not None and not own_spark:
                 stack = shared.lend(request, folder / "files", timeline)
             else:

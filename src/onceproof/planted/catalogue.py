@@ -19,8 +19,9 @@ from onceproof.base.registry import suggest
 from onceproof.judge.checker import checkers
 from onceproof.planted.mutants import Mutant, mutant_of
 from onceproof.qualify.scenario_file import named_files
-from onceproof.scenario_files.load import LoadedScenario, find, load_file
-from onceproof.scenario_files.load import folder as shipped
+from onceproof.scenario_files.load import LoadedScenario, load_file
+from onceproof.scenario_files.shipped import find
+from onceproof.scenario_files.shipped import folder as shipped
 
 #: Instead of the fault of a bug that needs none.
 ANY_RUN = "none"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
-from onceproof.scenario_files.load import folder as shipped
+from onceproof.scenario_files.shipped import folder as shipped
 
 FILE = "mutants.toml"
 _PACKAGE = "onceproof.sinks"

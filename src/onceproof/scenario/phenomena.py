@@ -2,7 +2,7 @@
 
 A scenario names the ones that it shows (``phenomena: [A5, B12/lost]``). A phenomenon has one or more cases, and a case is shown by two
 kinds of scenarios: naive ones, which a run finds violated, and remedies, which hold under the same fault.
-`onceproof.scenario_files.library` finds them.
+`onceproof.scenario_files.rows` finds them.
 """
 
 from __future__ import annotations

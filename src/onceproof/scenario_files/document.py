@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -82,13 +82,17 @@ class Document:
         return Place(self.file, line + 1, column + 1)
 
 
-def read(path: Path, read_before: Extent = _NOTHING) -> Document:
+def read(path: Path, read_before: Extent = _NOTHING, *, only: Collection[str] = ()) -> Document:
     """Read and parse ``path``. ``read_before`` is the extent of the files that are based on it.
+
+    ``only``: the top-level keys that are wanted, if not all of them are. In the file each top-level key begins a line.
 
     Raises `UsageError` if it cannot be read, `ScenarioError` if it is not one YAML mapping of a sensible size.
     """
     file = str(path)
     text = _read_text(path, read_before)
+    if only:
+        text = _with_keys(text, only)
     try:
         tree, extent = _within_limits(text, read_before)
     except _Refused as refused:
@@ -113,6 +117,17 @@ def _read_text(path: Path, read_before: Extent) -> str:
         raise UsageError(f"cannot read the scenario {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
+
+
+def _with_keys(text: str, keys: Collection[str]) -> str:
+    """``text`` with only these top-level keys. The lines of the others become empty, so that places stay right."""
+    lines = []
+    wanted = False
+    for line in text.split("\n"):
+        if line[:1] not in ("", " ", "#"):
+            wanted = line.partition(":")[0] in keys
+        lines.append(line if wanted else "")
+    return "\n".join(lines)
 
 
 def _refuse_size(path: Path, read_before: Extent) -> Never:

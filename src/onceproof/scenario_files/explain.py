@@ -23,7 +23,6 @@ from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, Loc, shown
 
 M = TypeVar("M", bound=BaseModel)
-T = TypeVar("T", str, str | None)
 
 
 def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list[Complaint]]:
@@ -36,13 +35,6 @@ def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list
         return model.model_validate_json(json.dumps(data), strict=True), []
     except ValidationError as error:
         return None, [_complaint(model, data, detail, above) for detail in error.errors(include_url=False)]
-
-
-def shortened(text: T, longest: int = 200) -> T:
-    """``text``, or only its beginning and end if it is too long for a message."""
-    if text is None or len(text) <= longest:
-        return text
-    return f"{text[: longest // 2]} ... {text[-(longest // 2) :]}"
 
 
 _WANTED = {

@@ -1,15 +1,16 @@
-"""Which shipped scenarios show which phenomena, and what is still missing."""
+"""The shipped scenarios, each by what its own file says of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from onceproof.base.errors import ScenarioError
-from onceproof.scenario.phenomena import PHENOMENA
-from onceproof.scenario.phenomenon import Case, Phenomenon
 from onceproof.scenario_files import document
-from onceproof.scenario_files.load import find, names
+from onceproof.scenario_files.shipped import paths
+
+#: What a file says of itself. The rest, most of its text, is not parsed.
+_KEYS = ("about", "phenomena", "expect")
 
 
 @dataclass(frozen=True)
@@ -29,55 +30,19 @@ class Entry:
         return sorted(self.anomalies or ([] if self.verdict == "held" else [self.verdict]))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One case of a phenomenon, and the scenarios that name it."""
-
-    phenomenon: Phenomenon
-    case: Case
-    naive: tuple[Entry, ...]
-    """They are expected to be violated by an anomaly of the case."""
-    remedies: tuple[Entry, ...]
-    """They are expected to hold."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.phenomenon.id}/{self.case.name}" if self.case.name else self.phenomenon.id
-
-    @property
-    def lacks(self) -> list[str]:
-        """What no scenario shows: an anomaly, or the remedy."""
-        seen = {anomaly for entry in self.naive for anomaly in entry.anomalies}
-        lacks = [f"a naive scenario with {anomaly}" for anomaly in self.case.anomalies if anomaly not in seen]
-        return [*lacks, *([] if self.remedies else ["a scenario that holds"])]
-
-
 def entries() -> list[Entry]:
     """All shipped scenarios, by name."""
-    return [_entry(name) for name in names()]
+    return [_entry(path) for path in paths()]
 
 
-def rows(shipped: Sequence[Entry] | None = None) -> list[Row]:
-    """Every case of every phenomenon, in the order of the table. ``shipped``: the scenarios (default: `entries`)."""
-    shipped = entries() if shipped is None else shipped
-    return [_row(one, case, shipped) for one in PHENOMENA for case in one.cases]
-
-
-def _row(one: Phenomenon, case: Case, shipped: Sequence[Entry]) -> Row:
-    called = {one.id, f"{one.id}/{case.name}"}
-    mine = [entry for entry in shipped if called & set(entry.phenomena)]
-    naive = (e for e in mine if e.verdict == "violated" and set(e.anomalies) & set(case.anomalies))
-    return Row(one, case, tuple(naive), tuple(e for e in mine if e.verdict == "held"))
-
-
-def _entry(name: str) -> Entry:
+def _entry(path: Path) -> Entry:
     try:
-        data = document.read(find(name)).data
+        data = document.read(path, only=_KEYS).data
     except ScenarioError as error:
-        return Entry(name, f"(does not load: {error.problems[0].message})")
+        return Entry(path.stem, f"(does not load: {error.problems[0].message})")
     expect = data.get("expect") or {}
     return Entry(
-        name,
+        path.stem,
         " ".join(str(data.get("about", "")).split()),
         tuple(data.get("phenomena") or ()),
         expect.get("verdict", "held"),

@@ -1,26 +1,25 @@
-"""Load a scenario by its file or by the name of a shipped one: read, merge with its bases, validate. Starts nothing."""
+"""Load a scenario file: read, merge with its bases, validate. Starts nothing."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import Problem, ScenarioError, UsageError
-from onceproof.base.paths import expanded, is_file, is_folder
+from onceproof.base.paths import expanded, is_file
 from onceproof.base.registry import suggest
 from onceproof.scenario.model import Scenario
-from onceproof.scenario.problem import Complaint, Loc, shown
+from onceproof.scenario.problem import Complaint, Loc, shortened, shown
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged, whole
 from onceproof.scenario_files.assemble import assemble
 from onceproof.scenario_files.checks import crosscheck, doubts, external, formats
 from onceproof.scenario_files.document import Document
-from onceproof.scenario_files.explain import shortened
 from onceproof.scenario_files.merge import Merged, merge
+from onceproof.scenario_files.shipped import find, find_shipped, folder, is_path, names
 from onceproof.stack.external.profile import StackProfile
 
 #: A longer chain is hard to follow.
@@ -31,43 +30,6 @@ _BASES = "a base is the name of a shipped scenario, or a path relative to this f
 _LONGEST = 600
 #: Most changes to a base that a problem lists.
 _LISTED = 4
-
-
-def folder() -> Path:
-    """The folder of the shipped scenarios."""
-    return Path(str(resources("onceproof"))) / "scenarios"
-
-
-def names() -> list[str]:
-    """Names of the shipped scenarios."""
-    return sorted(path.stem for path in folder().glob("*.yaml"))
-
-
-def find(name_or_path: str | Path) -> Path:
-    """The file of a scenario: a path to a YAML file, or the name of a shipped one. Raises `UsageError`."""
-    text = str(name_or_path)
-    path = expanded(name_or_path)
-    if is_file(path):
-        return path
-    if _is_path(text):
-        near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if is_folder(path.parent) else []
-        hint = suggest(path.name, near) if near else f"there is no YAML file in {path.parent.absolute()}"
-        raise UsageError(f"scenario file {shortened(text)!r} does not exist", hint=hint)
-    if (shipped := _shipped(text)) is None:
-        raise UsageError(
-            f"unknown scenario {shortened(text)!r}; {suggest(text, names())}", hint="`onceproof list` shows all of them"
-        )
-    return shipped
-
-
-def _shipped(name: str) -> Path | None:
-    """The file of the shipped scenario of that name, which has no slash. Looks at one file: listing the folder takes longer."""
-    path = folder() / f"{name}.yaml"
-    return path if is_file(path) else None
-
-
-def _is_path(text: str) -> bool:
-    return text.endswith((".yaml", ".yml")) or "/" in text
 
 
 def read(path: str | Path) -> Merged:
@@ -215,13 +177,13 @@ def _base(written: Any, files: Sequence[Document]) -> Document:
 
 
 def _find_base(written: str, here: Path) -> Path:
-    if _is_path(written):
+    if is_path(written):
         path = here / expanded(written)
         if not is_file(path) and is_file(folder() / written):
             hint = "to copy a shipped scenario with its bases merged in: `onceproof validate --resolved NAME`"
             raise UsageError(f"base {shortened(written)!r} does not exist next to this file", hint=hint)
         return find(path)
-    if (shipped := _shipped(written)) is not None:
+    if (shipped := find_shipped(written)) is not None:
         return shipped
     near = f"did you mean './{written}.yaml'?" if is_file(here / f"{written}.yaml") else suggest(written, names())
     raise UsageError(f"unknown base {shortened(written)!r}", hint=f"{near}\n{_BASES}")

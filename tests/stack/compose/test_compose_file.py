@@ -10,9 +10,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from onceproof.base.errors import UsageError
-from onceproof.scenario_files.load import find, load_file
-from onceproof.stack.compose.project import PORTS, compose_file
-from onceproof.stack.compose.stack import ComposeProfile
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
+from onceproof.stack.compose.profile import PORTS, ComposeProfile
+from onceproof.stack.compose.project import compose_file
 from onceproof.stack.external.profile import load_profile
 from onceproof.stack.kafka import settings
 from onceproof.stack.profiles import profile_of

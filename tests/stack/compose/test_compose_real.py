@@ -22,11 +22,12 @@ from onceproof.base.waiting import wait_until
 from onceproof.cli.app import app
 from onceproof.judge.findings import Outcome
 from onceproof.run import run
-from onceproof.scenario_files.load import find, load_file
+from onceproof.scenario_files.load import load_file
+from onceproof.scenario_files.shipped import find
 from onceproof.stack.compose import images, project
 from onceproof.stack.compose.daemon import address, client, compose_command
+from onceproof.stack.compose.profile import ComposeProfile
 from onceproof.stack.compose.project import Project
-from onceproof.stack.compose.stack import ComposeProfile
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.ports import PortLease
 

@@ -27,9 +27,7 @@ from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
 from onceproof.stack.compose.daemon import address, client, compose_command
 from onceproof.stack.compose.images import BUILD, local_images
-
-BY_HAND = "onceproof"
-"""Name of the project that `onceproof up` starts."""
+from onceproof.stack.compose.profile import BY_HAND, PORTS
 
 CLIENTS, CLUSTER = "clients", "cluster"
 """Networks of compose.yaml: the one to which the ports are published, and the one between the nodes of Kafka."""
@@ -40,11 +38,6 @@ _RUN_VARIABLE = "ONCEPROOF_RUN"
 _NODE = "onceproof.kafka.node"
 _NETWORK = "com.docker.compose.network"
 _PASSWORD = "ONCEPROOF_POSTGRES_PASSWORD"  # noqa: S105  # the name of the variable
-_PORTS = {"ONCEPROOF_KAFKA_PORT_1": 29092, "ONCEPROOF_KAFKA_PORT_2": 29093, "ONCEPROOF_KAFKA_PORT_3": 29094}
-_POSTGRES_PORT = {"ONCEPROOF_POSTGRES_PORT": 25432}
-PORTS = (*_PORTS, *_POSTGRES_PORT)
-"""Variables of compose.yaml that choose the published ports."""
-
 _CONTROLLER = 9
 _HEALTHY_S = 120.0
 _COMMAND_S = 600

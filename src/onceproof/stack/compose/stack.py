@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Self
 
 import psycopg
 from confluent_kafka.admin import AdminClient
@@ -16,48 +15,16 @@ from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.model import Scenario
 from onceproof.stack.api import Lost
-from onceproof.stack.compose import project
-from onceproof.stack.compose.daemon import address
-from onceproof.stack.compose.project import CLIENTS, CLUSTER, PORTS, Project
+from onceproof.stack.compose import daemon, project
+from onceproof.stack.compose.profile import PORTS, ComposeProfile
+from onceproof.stack.compose.project import CLIENTS, CLUSTER, Project
 from onceproof.stack.external.kafka import ExternalKafka
 from onceproof.stack.external.postgres import ExternalPostgres
 from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, StackProfile
 from onceproof.stack.external.stack import ExternalStack
-from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.kafka.topics import REJOIN_DEADLINE_S, known_brokers
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
-
-NAME = "compose"
-"""``--stack compose``."""
-
-
-class ComposeProfile(StackProfile):
-    """The services of a compose project. Faults may kill and pause them, and disconnect them from their networks."""
-
-    controlled: ClassVar[frozenset[str]] = frozenset({"the brokers", "the links between brokers", "Postgres"})
-
-    name: str = NAME
-    provider: Literal["external"] = "external"
-    chaos: Literal["allowed"] = "allowed"
-    project: str = project.BY_HAND
-
-    @property
-    def place(self) -> str:
-        return "the containers of `onceproof up`, or new ones"
-
-    @classmethod
-    def of(cls, found: Project) -> Self:
-        """The profile of a project whose containers run."""
-        postgres = PostgresProfile(uri=found.postgres_uri(), password=SecretStr(found.postgres_password()))
-        return cls(project=found.name, kafka=KafkaProfile(bootstrap=",".join(found.addresses())), postgres=postgres)
-
-    @classmethod
-    def planned(cls) -> Self:
-        """The profile before anything runs: with the usual ports, and without a password."""
-        port = os.environ.get(PORTS[0], "29092"), os.environ.get(PORTS[-1], "25432")
-        postgres = PostgresProfile(uri=f"postgresql://onceproof@{HOST}:{port[1]}/postgres")
-        return cls(kafka=KafkaProfile(bootstrap=f"{HOST}:{port[0]}"), postgres=postgres)
 
 
 class ComposeKafka(ExternalKafka):
@@ -206,6 +173,10 @@ class ComposeStack(ExternalStack):
     """Service -> the image of its container."""
 
     @classmethod
+    def check(cls, profile: StackProfile) -> None:
+        daemon.client().close()
+
+    @classmethod
     def start(
         cls, scenario: Scenario, profile: StackProfile, owner: Owner, run_dir: Any, components: Any, timeline: Timeline
     ) -> Self:
@@ -216,16 +187,23 @@ class ComposeStack(ExternalStack):
         found = by_hand
         if not by_hand.containers() or by_hand.brokers() != brokers:
             found = Project(f"onceproof-{owner.run_id}")
-            owner.uses_daemon(address())
+            owner.uses_daemon(daemon.address())
             owner.push(found.down)
             timeline.emit("stack.starting", service="containers")
             began = time.monotonic()
             found.up(brokers, run_id=owner.run_id, ports=dict(zip(PORTS, lease(owner, len(PORTS)), strict=True)))
             timeline.emit("stack.ready", service="containers", seconds=round(time.monotonic() - began, 3))
         found.check_health()
-        stack = super().start(scenario, ComposeProfile.of(found), owner, run_dir, components, timeline)
+        stack = super().start(scenario, _profile_of(found), owner, run_dir, components, timeline)
         stack._images = found.versions()
         return stack
 
     def versions(self) -> dict[str, Any]:
         return {**super().versions(), **self._images}
+
+
+def _profile_of(found: Project) -> ComposeProfile:
+    """The profile of a project whose containers run."""
+    postgres = PostgresProfile(uri=found.postgres_uri(), password=SecretStr(found.postgres_password()))
+    kafka = KafkaProfile(bootstrap=",".join(found.addresses()))
+    return ComposeProfile(project=found.name, kafka=kafka, postgres=postgres)

@@ -36,6 +36,11 @@ class ExternalStack(FromComponents):
     _kafka: ClassVar[type[ExternalKafka]] = ExternalKafka
     _postgres: ClassVar[type[ExternalPostgres]] = ExternalPostgres
 
+    @classmethod
+    def check(cls, profile: StackProfile) -> None:
+        """Ask whether anything answers there. Raises `EnvironmentProblem` if not."""
+        kafka.check(profile)
+
     def __init__(
         self,
         components: Components,
