@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -13,6 +12,7 @@ from psycopg import sql
 
 from onceproof.sinks.errors import RecordRefused
 from onceproof.sinks.offsets import Ranges
+from onceproof.sinks.readable import readable
 
 #: Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23).
 _OF_A_ROW = (psycopg.DataError, psycopg.IntegrityError, RecordRefused)
@@ -121,14 +121,7 @@ class DeadLetters:
         row: Callable[[int], Mapping[str, Any]],
     ) -> None:
         """Insert the refused rows of a batch; ``row`` returns one by its number. Raises `psycopg.Error`."""
-        source = json.dumps(
-            {
-                topic: {
-                    partition: [ranges.start.get(topic, {}).get(partition, 0), end] for partition, end in ends.items()
-                }
-                for topic, ends in ranges.end.items()
-            }
-        )
+        source = json.dumps(ranges.by_partition())
         insert = sql.SQL(
             "INSERT INTO {} (pipeline, query_id, batch_id, source, row_number, row_value, sqlstate, reason)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
@@ -143,21 +136,10 @@ class DeadLetters:
                         ranges.batch,
                         source,
                         one.number,
-                        json.dumps(_plain(row(one.number))),
+                        json.dumps(readable(row(one.number))),
                         getattr(one.error, "sqlstate", None),
                         str(one.error),
                     )
                     for one in refused
                 ],
             )
-
-
-def _plain(value: Any) -> Any:
-    """The value in JSON, for people to read: what JSON lacks is text."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return value.hex() if isinstance(value, bytes) else str(value)

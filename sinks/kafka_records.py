@@ -14,6 +14,9 @@ from onceproof.sinks.errors import RecordRefused, SinkError
 Record = tuple[bytes | None, bytes]
 """Key and value."""
 
+Addressed = tuple[str, bytes | None, bytes]
+"""Topic, key and value."""
+
 
 class RecordFormat:
     """Makes the record of a row. The column ``key`` is its key, the columns ``value`` (None: all) are its value.

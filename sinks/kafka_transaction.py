@@ -18,10 +18,10 @@ from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, SinkError
 from onceproof.sinks.kafka_clients import SETTINGS
 from onceproof.sinks.kafka_progress import PARTITION, ProgressReader
-from onceproof.sinks.kafka_records import Record
+from onceproof.sinks.kafka_records import Addressed
 from onceproof.sinks.offsets import Progress
 
-Plan = Callable[[Progress | None], tuple[Iterable[Record], Progress] | None]
+Plan = Callable[[Progress | None], tuple[Iterable[Addressed], Progress] | None]
 """From the recorded progress to what the transaction writes, and the progress after it; None if there is nothing to write."""
 
 
@@ -100,7 +100,7 @@ class TopicTransactions:
             )
         return self._reader.last()
 
-    def _stage(self, producer: Producer, records: Iterable[Record], progress: Progress) -> None:
+    def _stage(self, producer: Producer, records: Iterable[Addressed], progress: Progress) -> None:
         """Begin the transaction, send every record of the batch, and wait for their acknowledgements. Abort on any error."""
         failures: list[KafkaError] = []
 
@@ -110,8 +110,8 @@ class TopicTransactions:
 
         producer.begin_transaction()
         try:
-            for key, value in records:
-                self._produce(producer, self._topic, key, value, delivered)
+            for topic, key, value in records:
+                self._produce(producer, topic, key, value, delivered)
             self._produce(producer, self._progress_topic, self._pipeline.encode(), progress.value(), delivered)
             unsent = producer.flush(self._timeout_s)
             if failures or unsent:

@@ -14,7 +14,7 @@ from psycopg import sql
 from onceproof.base.errors import UsageError
 from onceproof.sinks.errors import SinkError
 from onceproof.sinks.kafka_progress import ProgressReader
-from onceproof.sinks.kafka_records import Record
+from onceproof.sinks.kafka_records import Addressed
 from onceproof.sinks.kafka_transaction import TopicTransactions
 from onceproof.sinks.offsets import Progress
 
@@ -174,7 +174,7 @@ class _Repair(TopicTransactions):
     def change(self, change: Change, unknown: Callable[[], UnknownPipeline]) -> tuple[Recorded, Recorded]:
         pair: list[Progress] = []
 
-        def plan(recorded: Progress | None) -> tuple[list[Record], Progress]:
+        def plan(recorded: Progress | None) -> tuple[list[Addressed], Progress]:
             if recorded is None:
                 raise unknown()
             pair[:] = recorded, change(recorded)

@@ -17,6 +17,7 @@ import psycopg
 from onceproof.base.waiting import wait_until
 
 from .bench import LONGEST_S, Bench
+from .dead_letter_topics import CHECKS as DEAD_LETTER_TOPICS
 from .dead_letters import CHECKS as DEAD_LETTERS
 from .outbox import CHECKS as OUTBOX
 
@@ -376,6 +377,7 @@ OF: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "kafka": (commit_is_sent_again, commit_after_the_successor_has_read),
     **OUTBOX,
     **DEAD_LETTERS,
+    **DEAD_LETTER_TOPICS,
 }
 
 #: Name -> check.

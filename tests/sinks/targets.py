@@ -7,6 +7,7 @@ from collections.abc import Callable
 from onceproof.stack.embedded import EmbeddedStack
 
 from .bench import IncrementTarget, KafkaTarget, PostgresTarget, StagedTarget, Target
+from .dead_letter_topics import RefusingKafka
 from .dead_letters import RefusingAppend, RefusingIncrement, RefusingOutbox
 from .outbox import OutboxTarget, PublishingTarget
 
@@ -20,4 +21,5 @@ TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
     "postgres-append-dead-letters": RefusingAppend,
     "postgres-increment-dead-letters": RefusingIncrement,
     "outbox-dead-letters": RefusingOutbox,
+    "kafka-dead-letters": RefusingKafka,
 }
