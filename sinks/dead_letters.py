@@ -22,6 +22,8 @@ _CHECK_DEFERRED = """
 SAVEPOINT onceproof_deferred; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK TO SAVEPOINT onceproof_deferred;
 RELEASE SAVEPOINT onceproof_deferred"""
 
+_COLUMNS = sql.SQL("pipeline, query_id, batch_id, source, row_number, row_value, sqlstate, reason")
+
 # json and not jsonb: that refuses NUL in a text, which is one of the reasons why a row is here.
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {} (
@@ -52,11 +54,20 @@ class Refused:
     """The number of the row in its batch, from 0."""
     error: psycopg.Error | RecordRefused
 
+    @property
+    def sqlstate(self) -> str | None:
+        return getattr(self.error, "sqlstate", None)
+
 
 def put_accepted(
-    connection: psycopg.Connection[Any], rows: Rows, put: Callable[[psycopg.Connection[Any], Any], None]
+    connection: psycopg.Connection[Any],
+    rows: Any,
+    put: Callable[[psycopg.Connection[Any], Any], None],
+    in_parts: Callable[[Any], Rows] = lambda rows: rows,
 ) -> list[Refused]:
     """Put all rows in their order, except those that are refused, which are returned. Must be in a transaction.
+
+    ``in_parts`` makes of ``rows`` what can be put in parts; it is called once, if a row is refused.
 
     Without a refused row this is one ``put``. With one, its part of the batch is halved until the row is alone: of n rows,
     about 2 log2 n puts for each refused row. Deferred constraints, which would otherwise fail the whole batch when it is committed,
@@ -70,7 +81,7 @@ def put_accepted(
             connection.execute(_CHECK_DEFERRED)
             return refused
     except _OF_A_ROW:
-        return _put_in_parts(connection, rows, put, check=True)
+        return _put_in_parts(connection, in_parts(rows), put, check=True)
 
 
 def _put_in_parts(
@@ -122,10 +133,7 @@ class DeadLetters:
     ) -> None:
         """Insert the refused rows of a batch; ``row`` returns one by its number. Raises `psycopg.Error`."""
         source = json.dumps(ranges.by_partition())
-        insert = sql.SQL(
-            "INSERT INTO {} (pipeline, query_id, batch_id, source, row_number, row_value, sqlstate, reason)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-        ).format(self._table)
+        insert = sql.SQL("INSERT INTO {} ({}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)").format(self._table, _COLUMNS)
         with connection.cursor() as cursor:
             cursor.executemany(
                 insert,
@@ -137,9 +145,33 @@ class DeadLetters:
                         source,
                         one.number,
                         json.dumps(readable(row(one.number))),
-                        getattr(one.error, "sqlstate", None),
+                        one.sqlstate,
                         str(one.error),
                     )
                     for one in refused
                 ],
             )
+
+    def add_found(
+        self,
+        connection: psycopg.Connection[Any],
+        query_id: str,
+        ranges: Ranges,
+        found: sql.Composed,
+        values: Mapping[str, Any],
+    ) -> int:
+        """Insert the refused rows of a batch that are in the database. Returns how many there were.
+
+        ``found`` is a SELECT of their numbers, the rows as JSON, the SQLSTATEs and the reasons, with ``values`` for its placeholders.
+        Raises `psycopg.Error`.
+        """
+        insert = sql.SQL(
+            "INSERT INTO {} ({}) SELECT %(pipeline)s, %(query_id)s, %(batch_id)s, %(source)s::json, found.* FROM ({}) AS found"
+        ).format(self._table, _COLUMNS, found)
+        own = {
+            "pipeline": self._pipeline,
+            "query_id": query_id,
+            "batch_id": ranges.batch,
+            "source": json.dumps(ranges.by_partition()),
+        }
+        return connection.execute(insert, {**values, **own}).rowcount

@@ -68,7 +68,7 @@ class DeadLetterTopic:
         known = [
             limits.topic_bytes for limits in (self._of_records, self._of_letters) if limits.topic_bytes is not None
         ]
-        return max(1, min(int(self._settings.get("batch.size", _BATCH_BYTES)), *known))
+        return max(1, min([int(self._settings.get("batch.size", _BATCH_BYTES)), *known]))
 
     def fitting(self, record: Record) -> Record:
         """``record``, if its topic takes it. Raises `RecordRefused`."""

@@ -220,6 +220,14 @@ def record_that_only_the_broker_refuses(bench: Bench) -> None:
     bench.shows(*range(5))
 
 
+def column_that_is_missing(bench: Bench) -> None:
+    """Not because of a row: the batch fails."""
+    checkpoint = bench.checkpoint(5)
+    target: Any = bench.target
+    bench.refused("SinkError", lambda: bench.write(checkpoint, 0, value=["missing"]))
+    assert target.letters() == []
+
+
 CHECKS: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "kafka-dead-letters": (
         letters_of_records_have_source_and_reason,
@@ -232,5 +240,6 @@ CHECKS: dict[str, tuple[Callable[[Bench], None], ...]] = {
         topic_that_would_lose_letters,
         limits_that_change,
         record_that_only_the_broker_refuses,
+        column_that_is_missing,
     ),
 }
