@@ -67,7 +67,8 @@ def put_accepted(
 ) -> list[Refused]:
     """Put all rows in their order, except those that are refused, which are returned. Must be in a transaction.
 
-    ``in_parts`` makes of ``rows`` what can be put in parts; it is called once, if a row is refused.
+    ``in_parts`` makes of ``rows`` what can be put in parts. It is called if a row is refused, in the transaction, which keeps what it did
+    last.
 
     Without a refused row this is one ``put``. With one, its part of the batch is halved until the row is alone: of n rows,
     about 2 log2 n puts for each refused row. Deferred constraints, which would otherwise fail the whole batch when it is committed,
@@ -77,33 +78,36 @@ def put_accepted(
     """
     try:
         with connection.transaction():
-            refused = _put_in_parts(connection, rows, put)
+            refused = _put_in_parts(connection, rows, put, in_parts)
             connection.execute(_CHECK_DEFERRED)
             return refused
     except _OF_A_ROW:
-        return _put_in_parts(connection, in_parts(rows), put, check=True)
+        return _put_in_parts(connection, rows, put, in_parts, check=True)
 
 
 def _put_in_parts(
     connection: psycopg.Connection[Any],
-    rows: Rows,
+    rows: Any,
     put: Callable[[psycopg.Connection[Any], Any], None],
+    in_parts: Callable[[Any], Rows],
     *,
     check: bool = False,
 ) -> list[Refused]:
     """``check``: deferred constraints count after each part."""
     refused: list[Refused] = []
-    parts = [(0, rows.num_rows)]
+    parts, is_whole = [(0, rows.num_rows)], True
     while parts:
         first, count = parts.pop()
         try:
             with connection.transaction():  # a savepoint
-                put(connection, rows.slice(first, count))
+                put(connection, rows if is_whole else rows.slice(first, count))
                 if check:
                     connection.execute(_CHECK_DEFERRED)
         except _OF_A_ROW as error:
             if count == 0:
                 raise
+            if is_whole:
+                rows, is_whole = in_parts(rows), False
             if count == 1:
                 refused.append(Refused(first, error))
                 continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -101,7 +101,7 @@ class Staged:
             sql.Identifier(_REASON),
             order if ordered else sql.SQL(""),
         )
-        self._demand(connection, connection.execute(publish, self.values).rowcount, self.num_rows - self.refused)
+        self.demand(connection, connection.execute(publish, self.values).rowcount, self.num_rows - self.refused)
 
     def numbered(self, connection: psycopg.Connection[Any]) -> _Numbered:
         """Copy the rows that the staging table accepted into a temporary table, with their numbers. Raises `StagedRowsLost`."""
@@ -109,15 +109,13 @@ class Staged:
             _NUMBERED, self._winners(sql.SQL("IS NULL"), self.columns)
         )
         count = connection.execute(copy, self.values).rowcount
-        self._demand(connection, count, self.num_rows - self.refused)
+        self.demand(connection, count, self.num_rows - self.refused)
         connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(_NUMBERED, sql.Identifier(_ROW)))
         return _Numbered(self.columns, 0, self.num_rows)
 
-    def keep_refused(self, connection: psycopg.Connection[Any], keep: Callable[[sql.Composed, Any], int]) -> None:
-        """Call ``keep`` for the rows that the staging table refused. Raises `StagedRowsLost`."""
-        if self.refused:
-            found = self._winners(sql.SQL("IS NOT NULL"), (_VALUE, _STATE, _REASON))
-            self._demand(connection, keep(found, self.values), self.refused)
+    def found(self) -> sql.Composed:
+        """The SELECT of the rows that the staging table refused, for `DeadLetters.add_found`."""
+        return self._winners(sql.SQL("IS NOT NULL"), (_VALUE, _STATE, _REASON))
 
     def _winners(self, reason: sql.SQL, columns: Iterable[str]) -> sql.Composed:
         """The SELECT of the numbers and the columns of the winners' rows."""
@@ -134,7 +132,8 @@ class Staged:
             which=reason,
         )
 
-    def _demand(self, connection: psycopg.Connection[Any], found: int, expected: int) -> None:
+    def demand(self, connection: psycopg.Connection[Any], found: int, expected: int) -> None:
+        """Raise `StagedRowsLost` if not all rows were found."""
         if found != expected:
             raise StagedRowsLost(
                 f"{expected} rows were staged in {self.table.as_string(connection)}, but {found} are there",
@@ -218,9 +217,11 @@ class _Destination:
 
 def _stage_accepted(connection: psycopg.Connection[Any], table: sql.SQL, batch: pa.RecordBatch) -> int:
     """Copy the rows that the staging table accepts, and the others as JSON. Returns how many it refused."""
-    refused = put_accepted(
-        connection, batch, lambda connection, part: copy_rows(connection, table, part.schema, [part]) and None
-    )
+
+    def put(connection: psycopg.Connection[Any], part: pa.RecordBatch) -> None:
+        copy_rows(connection, table, part.schema, [part])
+
+    refused = put_accepted(connection, batch, put)
     if refused:
         rows = [_refused_row(batch.slice(one.number, 1).to_pylist()[0], one) for one in refused]
         copy_rows(connection, table, _REFUSED_SCHEMA, [pa.RecordBatch.from_pylist(rows, schema=_REFUSED_SCHEMA)])
@@ -290,18 +291,20 @@ class PostgresStaged(PostgresAppend):
             self._put(connection, rows)
             return
 
-        def keep(found: sql.Composed, values: Mapping[str, Any]) -> int:
-            return letters.add_found(connection, self._query_id, ranges, found, values)
-
         refused = put_accepted(connection, rows, self._put, lambda staged: staged.numbered(connection))
-        rows.keep_refused(connection, keep)
+        count = rows.refused + len(refused)
+        if count == 0:
+            return
+        found, values = rows.found(), rows.values
         if refused:
-            values = {
+            others = _Numbered(rows.columns, 0, rows.num_rows).found()
+            found = sql.SQL("{} UNION ALL {} ORDER BY 1").format(found, others)
+            values |= {
                 "numbers": [one.number for one in refused],
                 "states": [one.sqlstate for one in refused],
                 "reasons": [str(one.error) for one in refused],
             }
-            keep(_Numbered(rows.columns, 0, rows.num_rows).found(), values)
+        rows.demand(connection, letters.add_found(connection, self._query_id, ranges, found, values), count)
 
     def _put(self, connection: psycopg.Connection[Any], rows: Staged | _Numbered) -> None:
         rows.publish(connection, self._table, ordered=self._ordered)

@@ -10,6 +10,7 @@ from .bench import IncrementTarget, KafkaTarget, PostgresTarget, StagedTarget, T
 from .dead_letter_topics import RefusingKafka
 from .dead_letters import RefusingAppend, RefusingIncrement, RefusingOutbox
 from .outbox import OutboxTarget, PublishingTarget
+from .staged import RefusingStaged
 
 TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
     "postgres-append": PostgresTarget,
@@ -22,4 +23,5 @@ TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
     "postgres-increment-dead-letters": RefusingIncrement,
     "outbox-dead-letters": RefusingOutbox,
     "kafka-dead-letters": RefusingKafka,
+    "staged-dead-letters": RefusingStaged,
 }
