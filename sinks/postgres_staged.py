@@ -153,16 +153,12 @@ class _Numbered:
         return _Numbered(self.columns, self.first + offset, length)
 
     def publish(self, connection: psycopg.Connection[Any], table: sql.Identifier, *, ordered: bool) -> None:
-        """Insert the rows into ``table``."""
+        """Insert the rows into ``table``, in their order either way: they are indexed by it."""
         columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        publish = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {row} >= %s AND {row} < %s {}").format(
-            table,
-            columns,
-            columns,
-            _NUMBERED,
-            sql.SQL("ORDER BY {}").format(sql.Identifier(_ROW)) if ordered else sql.SQL(""),
-            row=sql.Identifier(_ROW),
-        )
+        publish = sql.SQL(
+            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {numbered}"
+            " WHERE {row} >= %s AND {row} < %s ORDER BY {row}"
+        ).format(table=table, columns=columns, numbered=_NUMBERED, row=sql.Identifier(_ROW))
         connection.execute(publish, (self.first, self.first + self.num_rows))
 
     def found(self) -> sql.Composed:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from onceproof.base.waiting import wait_until
 from onceproof.stack.embedded import EmbeddedStack
 
-from .bench import LONGEST_S, Bench, StagedTarget
+from .bench import LONGEST_S, Bench, PostgresTarget, StagedTarget
 from .conftest import FakeCheckpoint
 from .dead_letters import (
     Refusing,
@@ -103,13 +103,8 @@ def nothing_is_left(bench: Bench) -> None:
 def partitions_in_order(bench: Bench) -> None:
     """Tasks stage their rows in any order; the rows are inserted in the order of the partitions."""
     checkpoint = bench.checkpoint(5)
-    sink: Any = bench.target.recipe(checkpoint).make()
-    staged = importlib.import_module(f"{bench.target.package}.postgres_staged")
     rows = bench.target.rows(checkpoint, 0)
-    columns, table = tuple(rows.column_names), sink._staging_table(0)
-    to = sink._destination(table, columns)
-    second, first = (to.stage(part.to_batches()) for part in (rows.slice(3), rows.slice(0, 3)))
-    assert sink._publish(staged.Staged(table, columns, (first, second)), 0)
+    publish(bench.target, checkpoint, {3: rows.slice(3), 0: rows.slice(0, 3)})
     bench.shows(*range(5))
 
 
@@ -145,17 +140,42 @@ def letters_of_staged_rows_have_source_and_reason(bench: Bench) -> None:
     assert "violates check constraint" in found[1][7]
 
 
-def letters_of_partitions_have_the_numbers_of_the_batch(bench: Bench) -> None:
-    """Each task numbers its own rows. Halving keeps the order of the partitions, in which they were not staged."""
-    checkpoint = bench.checkpoint(5)
+def rows_that_only_the_tasks_refuse(bench: Bench) -> None:
+    """All rows that were staged are put at once, without those that the staging table refused."""
+    checkpoint = bench.checkpoint(3)
     target: Any = bench.target
+    rows = pa.table({"key": ["a", "much too long", "b"], "src_offset": [0, 1, 2]})
+    assert target.recipe(checkpoint).make().write(rows, 0)
+    assert target.ask(f"SELECT key, src_offset FROM {target.name} ORDER BY ctid") == [("a", 0), ("b", 2)]
+    assert target.letters() == [{"key": "much too long", "src_offset": 1}]
+
+
+def parts_in_order(bench: Bench) -> None:
+    """Tasks stage their rows in any order; a batch that is put in parts is inserted in the order of the partitions."""
+    checkpoint = bench.checkpoint(13)
+    target: Any = bench.target
+    rows = pa.table({"key": ["k"] * 13, "src_offset": [*range(12), -1]})
+    publish(target, checkpoint, {first: rows.slice(first, 4) for first in (12, 8, 4, 0)})
+    assert PostgresTarget.offsets(target) == [*range(12)]
+    assert target.letters() == [{"key": "k", "src_offset": -1}]
+
+
+def publish(target: Any, checkpoint: FakeCheckpoint, parts: dict[int, pa.Table]) -> None:
+    """Stage the parts, which are by the number of their first row, in the order that is given, and publish them as batch 0."""
     sink = target.recipe(checkpoint).make()
     staged = importlib.import_module(f"{target.package}.postgres_staged")
-    rows = target.rows(checkpoint, 0)
-    columns, table = tuple(rows.column_names), sink._staging_table(0)
+    columns, table = tuple(next(iter(parts.values())).column_names), sink._staging_table(0)
     to = sink._destination(table, columns)
-    parts = {first: to.stage(rows.slice(first, 3).to_batches()) for first in (9, 3, 0, 6)}
-    assert sink._publish(staged.Staged(table, columns, tuple(parts[first] for first in sorted(parts))), 0)
+    attempts = {first: to.stage(part.to_batches()) for first, part in parts.items()}
+    assert sink._publish(staged.Staged(table, columns, tuple(attempts[first] for first in sorted(parts))), 0)
+
+
+def letters_of_partitions_have_the_numbers_of_the_batch(bench: Bench) -> None:
+    """Each task numbers its own rows."""
+    checkpoint = bench.checkpoint(5)
+    target: Any = bench.target
+    rows = target.rows(checkpoint, 0)
+    publish(target, checkpoint, {first: rows.slice(first, 3) for first in (9, 3, 0, 6)})
     bench.shows(*range(5))
     letters = target.ask(f"SELECT row_number, row_value FROM {target.name}_dead ORDER BY row_number")
     assert letters == [(number, rows.to_pylist()[number]) for number in (1, 3, 5, 7, 9)]
@@ -200,6 +220,8 @@ CHECKS: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "staged-dead-letters": (
         letters_of_a_lost_attempt,
         letters_of_staged_rows_have_source_and_reason,
+        rows_that_only_the_tasks_refuse,
+        parts_in_order,
         letters_of_partitions_have_the_numbers_of_the_batch,
         staged_letters_lost,
         staged_rows_lost_next_to_refused_ones,
