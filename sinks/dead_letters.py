@@ -11,8 +11,8 @@ import psycopg
 from psycopg import sql
 
 from onceproof.sinks.errors import RecordRefused
+from onceproof.sinks.kafka_records import readable
 from onceproof.sinks.offsets import Ranges
-from onceproof.sinks.readable import readable
 
 #: Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23).
 _OF_A_ROW = (psycopg.DataError, psycopg.IntegrityError, RecordRefused)

@@ -15,10 +15,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, n
 
 from onceproof.sinks.errors import RecordRefused, SinkError
 from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.sinks.kafka_limits import RecordLimits
-from onceproof.sinks.kafka_records import Addressed, Record
+from onceproof.sinks.kafka_records import Addressed, Record, RecordLimits, readable
 from onceproof.sinks.offsets import Ranges
-from onceproof.sinks.readable import readable
 
 #: Default of librdkafka's ``batch.size``.
 _BATCH_BYTES = 1_000_000

@@ -18,8 +18,7 @@ import psycopg
 from psycopg import sql
 
 from onceproof.sinks.errors import OffsetGap, SinkError
-from onceproof.sinks.kafka_limits import RecordLimits
-from onceproof.sinks.kafka_records import Addressed, Record, RecordFormat
+from onceproof.sinks.kafka_records import Addressed, Record, RecordFormat, RecordLimits
 from onceproof.sinks.kafka_transaction import TopicTransactions
 from onceproof.sinks.offsets import Progress
 from onceproof.sinks.postgres import PostgresAppend, cut_after

@@ -23,10 +23,10 @@ from psycopg import sql
 
 from onceproof.sinks.dead_letters import Refused, put_accepted
 from onceproof.sinks.errors import SinkError
+from onceproof.sinks.kafka_records import readable
 from onceproof.sinks.offsets import Ranges
 from onceproof.sinks.postgres import PostgresAppend, cut_after
 from onceproof.sinks.postgres_copy import copy_rows
-from onceproof.sinks.readable import readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -109,7 +109,7 @@ def partitions_in_order(bench: Bench) -> None:
 
 
 def letters_of_a_lost_attempt(bench: Bench) -> None:
-    """A task is tried twice, and each attempt stages refused rows; those of the attempt that Spark does not count are no dead letters."""
+    """A task is tried twice, and each attempt stages refused rows; only those of the attempt that Spark counts become dead letters."""
     checkpoint = bench.checkpoint(5)
     target: Any = bench.target
     sink = target.recipe(checkpoint).make()
