@@ -175,5 +175,11 @@ def test_settings_that_cannot_be_read_fail_the_batch(code: int, error: type[Exce
 
 
 def test_values_that_json_lacks_are_readable() -> None:
-    row = {"n": float("nan"), "b": b"\xff", "at": date(2013, 1, 1), "in": [{"deep": Decimal("0.10")}], "t": (True, None)}
+    row = {
+        "n": float("nan"),
+        "b": b"\xff",
+        "at": date(2013, 1, 1),
+        "in": [{"deep": Decimal("0.10")}],
+        "t": (True, None),
+    }
     assert readable(row) == {"n": "nan", "b": "ff", "at": "2013-01-01", "in": [{"deep": "0.10"}], "t": [True, None]}
