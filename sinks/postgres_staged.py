@@ -241,6 +241,9 @@ class PostgresStaged(PostgresAppend):
     are unlogged: a database that crashes between staging and the commit empties them, so the commit counts the rows and
     raises `StagedRowsLost` instead of losing them. Lost attempts may leave a staging table behind; later batches and the
     next start of the pipeline drop it. The user of ``conninfo`` needs the right to create tables in the table's schema.
+
+    With ``dead_letters``, tasks stage rows that do not fit the columns as JSON, and those of the counted attempts become dead letters. If
+    only the real table refuses a row, the database makes a temporary copy of the batch, for which the user needs the right.
     """
 
     def __init__(
