@@ -24,10 +24,6 @@ FEWEST = 9
 REPEATED = {
     ("a-year-of-flights", "oracle.queries.departures_table"): "the query gives two more columns, of one more table",
     ("a-year-of-flights", "oracle.queries.departures_topic"): "the query gives two more columns, of one more table",
-    (
-        "dead-letter-topic",
-        "oracle.queries.departures_topic",
-    ): "the query leaves out the refused rows, and gives the key",
     ("foreign-jdbc-append", "oracle.queries.departures_table"): "the query gives one more column",
     ("replay-diverges", "oracle.queries.departures_table"): "the query gives one more column",
 }
