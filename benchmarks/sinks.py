@@ -153,11 +153,12 @@ class Bench:
             connection.execute(f"ALTER TABLE {table} ADD CHECK (id % {self.rows} <> 1)".encode())
         return table
 
-    def kafka_sink(self) -> KafkaTransactional:
+    def kafka_sink(self, *, letters: bool = False) -> KafkaTransactional:
         topic = f"t{uuid.uuid4().hex[:8]}"
-        for name in (topic, f"{topic}-progress"):
+        for name in (topic, f"{topic}-progress", f"{topic}-dead"):
             self.kafka.create_topic(name, 1)
         own: dict[str, Any] = {"progress_topic": f"{topic}-progress", "key": "key"}
+        own["dead_letters"] = f"{topic}-dead" if letters else None
         return KafkaTransactional(self.kafka.client_bootstrap, topic, **own, **self.own())
 
     def pairs(self) -> dict[str, tuple[Callable[[pa.Table, int], object], Callable[[pa.Table, int], object]]]:
@@ -180,6 +181,15 @@ class Bench:
                 PostgresAppend(uri, self.table(), **self.own()).write,
                 PostgresAppend(uri, self.refusing(), dead_letters="dead", **self.own()).write,
             ),
+            "dead letters, staged, none": (
+                PostgresStaged(uri, self.table(), **self.own()).write,
+                PostgresStaged(uri, self.table(), dead_letters="dead", **self.own()).write,
+            ),
+            "dead letters, staged, one per batch": (
+                PostgresStaged(uri, self.table(), **self.own()).write,
+                PostgresStaged(uri, self.refusing(), dead_letters="dead", **self.own()).write,
+            ),
+            "dead letters, kafka, none": (self.kafka_sink().write, self.kafka_sink(letters=True).write),
         }
 
 
@@ -198,7 +208,7 @@ def compare(
     once, twice = (statistics.median(times[2:]) for times in reversed(taken))
     rss = psutil.Process().memory_info().rss // 2**20
     print(
-        f"{name:<28} at-least-once {bench.rows / twice:>9,.0f} rows/s   effectively-once {bench.rows / once:>9,.0f} rows/s"
+        f"{name:<35} at-least-once {bench.rows / twice:>9,.0f} rows/s   effectively-once {bench.rows / once:>9,.0f} rows/s"
         f"   ratio {twice / once:.2f}   {1000 * once:.0f} ms a batch   this process {rss} MiB",
         flush=True,
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ._lazy import psycopg, sql
 from .errors import RecordRefused
+from .kafka_records import readable
 from .offsets import Ranges
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ RELEASE SAVEPOINT onceproof_deferred"""
 def _of_a_row() -> tuple[type[psycopg.Error] | type[RecordRefused], ...]:
     """Errors that are due to a row: its values do not fit the columns (SQLSTATE class 22), or break a constraint (class 23)."""
     return (psycopg.DataError, psycopg.IntegrityError, RecordRefused)
+
+
+_COLUMNS = "pipeline, query_id, batch_id, source, row_number, row_value, sqlstate, reason"
 
 
 # json and not jsonb: that refuses NUL in a text, which is one of the reasons why a row is here.
@@ -56,11 +59,21 @@ class Refused:
     """The number of the row in its batch, from 0."""
     error: psycopg.Error | RecordRefused
 
+    @property
+    def sqlstate(self) -> str | None:
+        return getattr(self.error, "sqlstate", None)
+
 
 def put_accepted(
-    connection: psycopg.Connection[Any], rows: Rows, put: Callable[[psycopg.Connection[Any], Any], None]
+    connection: psycopg.Connection[Any],
+    rows: Any,
+    put: Callable[[psycopg.Connection[Any], Any], None],
+    in_parts: Callable[[Any], Rows] = lambda rows: rows,
 ) -> list[Refused]:
     """Put all rows in their order, except those that are refused, which are returned. Must be in a transaction.
+
+    ``in_parts`` makes of ``rows`` what can be put in parts. It is called if a row is refused, in the transaction, which keeps what it did
+    last.
 
     Without a refused row this is one ``put``. With one, its part of the batch is halved until the row is alone: of n rows,
     about 2 log2 n puts for each refused row. Deferred constraints, which would otherwise fail the whole batch when it is committed,
@@ -70,33 +83,36 @@ def put_accepted(
     """
     try:
         with connection.transaction():
-            refused = _put_in_parts(connection, rows, put)
+            refused = _put_in_parts(connection, rows, put, in_parts)
             connection.execute(_CHECK_DEFERRED)
             return refused
     except _of_a_row():
-        return _put_in_parts(connection, rows, put, check=True)
+        return _put_in_parts(connection, rows, put, in_parts, check=True)
 
 
 def _put_in_parts(
     connection: psycopg.Connection[Any],
-    rows: Rows,
+    rows: Any,
     put: Callable[[psycopg.Connection[Any], Any], None],
+    in_parts: Callable[[Any], Rows],
     *,
     check: bool = False,
 ) -> list[Refused]:
     """``check``: deferred constraints count after each part."""
     refused: list[Refused] = []
-    parts = [(0, rows.num_rows)]
+    parts, is_whole = [(0, rows.num_rows)], True
     while parts:
         first, count = parts.pop()
         try:
             with connection.transaction():  # a savepoint
-                put(connection, rows.slice(first, count))
+                put(connection, rows if is_whole else rows.slice(first, count))
                 if check:
                     connection.execute(_CHECK_DEFERRED)
         except _of_a_row() as error:
             if count == 0:
                 raise
+            if is_whole:
+                rows, is_whole = in_parts(rows), False
             if count == 1:
                 refused.append(Refused(first, error))
                 continue
@@ -125,18 +141,10 @@ class DeadLetters:
         row: Callable[[int], Mapping[str, Any]],
     ) -> None:
         """Insert the refused rows of a batch; ``row`` returns one by its number. Raises `psycopg.Error`."""
-        source = json.dumps(
-            {
-                topic: {
-                    partition: [ranges.start.get(topic, {}).get(partition, 0), end] for partition, end in ends.items()
-                }
-                for topic, ends in ranges.end.items()
-            }
+        source = json.dumps(ranges.by_partition())
+        insert = sql.SQL("INSERT INTO {} ({}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)").format(
+            self._table, sql.SQL(_COLUMNS)
         )
-        insert = sql.SQL(
-            "INSERT INTO {} (pipeline, query_id, batch_id, source, row_number, row_value, sqlstate, reason)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-        ).format(self._table)
         with connection.cursor() as cursor:
             cursor.executemany(
                 insert,
@@ -147,21 +155,34 @@ class DeadLetters:
                         ranges.batch,
                         source,
                         one.number,
-                        json.dumps(_plain(row(one.number))),
-                        getattr(one.error, "sqlstate", None),
+                        json.dumps(readable(row(one.number))),
+                        one.sqlstate,
                         str(one.error),
                     )
                     for one in refused
                 ],
             )
 
+    def add_found(
+        self,
+        connection: psycopg.Connection[Any],
+        query_id: str,
+        ranges: Ranges,
+        found: sql.Composed,
+        values: Mapping[str, Any],
+    ) -> int:
+        """Insert the refused rows of a batch that are in the database. Returns how many there were.
 
-def _plain(value: Any) -> Any:
-    """The value in JSON, for people to read: what JSON lacks is text."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return value.hex() if isinstance(value, bytes) else str(value)
+        ``found`` is a SELECT of their numbers, the rows as JSON, the SQLSTATEs and the reasons, with ``values`` for its placeholders.
+        Raises `psycopg.Error`.
+        """
+        insert = sql.SQL(
+            "INSERT INTO {} ({}) SELECT %(pipeline)s, %(query_id)s, %(batch_id)s, %(source)s::json, found.* FROM ({}) AS found"
+        ).format(self._table, sql.SQL(_COLUMNS), found)
+        own = {
+            "pipeline": self._pipeline,
+            "query_id": query_id,
+            "batch_id": ranges.batch,
+            "source": json.dumps(ranges.by_partition()),
+        }
+        return connection.execute(insert, {**values, **own}).rowcount

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .kafka_records import Record, RecordFormat
+from .errors import RecordRefused, SinkError
+from .kafka_dead_letters import DeadLetterTopic
+from .kafka_records import Addressed, RecordFormat
 from .kafka_transaction import TopicTransactions
-from .offsets import Checkpoint, Progress, advanced, decide
+from .offsets import Checkpoint, Progress, Ranges, advanced, decide
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from confluent_kafka import Producer
     from pyspark.sql import DataFrame
 
 
@@ -26,6 +29,13 @@ class KafkaTransactional(TopicTransactions):
     ``pipeline`` is the logical name of the progress and of the transactional.id: the same over restarts, for one query only.
     ``config`` overrides settings of librdkafka: security, ``linger.ms`` or ``partitioner``, for example. Those that the guarantees
     depend on are refused.
+
+    ``dead_letters`` names a topic, which must exist and must not be compacted. Records that the sink refuses then go there, in the
+    same transaction, as JSON with the row, its batch's source and the reason; the others are written. These are rows that JSON lacks
+    a form for, records without a key if ``topic`` is compacted, and those larger, before compression, than ``message.max.bytes`` of
+    ``config`` or ``max.message.bytes`` of ``topic``. The sink reads the settings of both topics before each batch, for which its user
+    needs the right to describe them; without it, only ``message.max.bytes`` counts. Without ``dead_letters``, such a record fails the
+    batch; with them, a record that only the broker refuses does so as well.
 
     Assumes the same as `onceproof.sinks.postgres.PostgresAppend`: Kafka sources, synchronous micro-batches, the same
     rows in the same order on each replay, a batch that fits into the driver's memory, and for a stateful query its checkpoint
@@ -48,6 +58,7 @@ class KafkaTransactional(TopicTransactions):
         progress_topic: str,
         checkpoint: str | Path,
         rebuilds_state: bool = False,
+        dead_letters: str | None = None,
         key: str | None = None,
         value: Sequence[str] | None = None,
         **settings: Any,
@@ -57,6 +68,13 @@ class KafkaTransactional(TopicTransactions):
         self._checkpoint = Checkpoint(checkpoint)
         self._rebuilds_state = rebuilds_state
         self._record = RecordFormat(topic, key, value)
+        self._dead_letters: DeadLetterTopic | None = None
+        if dead_letters is not None:
+            if dead_letters in (topic, progress_topic):
+                raise SinkError(f"topic {dead_letters!r} cannot hold dead letters, too", hint="create a topic for them")
+            self._dead_letters = DeadLetterTopic(
+                self._settings, topic, dead_letters, pipeline, timeout_s=self._timeout_s
+            )
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Called by Spark. Runs one action on the frame even if the batch is skipped, because stateful queries need it."""
@@ -70,15 +88,32 @@ class KafkaTransactional(TopicTransactions):
         query_id = self._query_id = self._checkpoint.query_id()
         ranges = self._checkpoint.ranges(batch_id)
 
-        def plan(recorded: Progress | None) -> tuple[Iterator[Record], Progress] | None:
+        def plan(recorded: Progress | None) -> tuple[Iterator[Addressed], Progress] | None:
             if decide(recorded, ranges, query_id, rebuilds_state=self._rebuilds_state) == "skip":
                 return None
-            return self._records(rows), Progress(query_id, batch_id, advanced(recorded, ranges))
+            return self._records(rows, ranges), Progress(query_id, batch_id, advanced(recorded, ranges))
 
         return self._write(plan, batch_id)
 
-    def _records(self, rows: pa.Table) -> Iterator[Record]:
+    def _producer(self) -> Producer:
+        if self._dead_letters is not None:
+            self._dead_letters.read_limits()
+            self._producer_settings = {**self._producer_settings, "batch.size": self._dead_letters.batch_bytes()}
+        return super()._producer()
+
+    def _records(self, rows: pa.Table, ranges: Ranges) -> Iterator[Addressed]:
         self._record.demand_names(rows.column_names)
+        number = 0
         for batch in rows.to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
-                yield self._record(row)
+                yield self._addressed(row, number, ranges)
+                number += 1
+
+    def _addressed(self, row: dict[str, Any], number: int, ranges: Ranges) -> Addressed:
+        """The record of a row, or its dead letter."""
+        if self._dead_letters is None:
+            return self._topic, *self._record(row)
+        try:
+            return self._topic, *self._dead_letters.fitting(self._record(row))
+        except RecordRefused as refused:
+            return self._dead_letters.letter(self._query_id, ranges, number, row, refused)

@@ -1,10 +1,12 @@
-"""Turns rows into records of a Kafka topic: a key of bytes, and a JSON object."""
+"""Turns rows into records of a Kafka topic: a key of bytes, and a JSON object; and knows which of them a topic takes."""
 
 from __future__ import annotations
 
 import json
+import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,6 +15,15 @@ from .errors import RecordRefused, SinkError
 
 Record = tuple[bytes | None, bytes]
 """Key and value."""
+
+Addressed = tuple[str, bytes | None, bytes]
+"""Topic, key and value."""
+
+#: Default of librdkafka's ``message.max.bytes``.
+_MOST_BYTES = 1_000_000
+
+#: Of a batch of records in message format 2, before the first record.
+_BATCH_HEADER_BYTES = 61
 
 
 class RecordFormat:
@@ -58,6 +69,79 @@ class RecordFormat:
             f"column {name!r} of topic {self._topic!r} holds {reprlib.repr(row[name])}, which has no form in JSON",
             hint="replace NaN, infinity and bytes in the query (nanvl, when, base64), or cast the column to string",
         )
+
+
+@dataclass(frozen=True)
+class RecordLimits:
+    """What the producer and, where that is known, the topic take. Sizes are those before compression."""
+
+    topic: str
+    producer_bytes: int
+    """librdkafka's ``message.max.bytes``: the most bytes of a key and its value."""
+    topic_bytes: int | None = None
+    """``max.message.bytes`` of the topic: the most bytes of a batch of records. A record may be alone in its batch."""
+    needs_key: bool = False
+    """Whether the topic is compacted, so that it refuses a record without a key."""
+
+    @classmethod
+    def of_producer(cls, topic: str, settings: Mapping[str, Any]) -> RecordLimits:
+        """``settings`` are those of librdkafka."""
+        return cls(topic, int(settings.get("message.max.bytes", _MOST_BYTES)))
+
+    def fitting(self, record: Record) -> Record:
+        """``record``, if the producer and the topic take it. Raises `RecordRefused`."""
+        key, value = record
+        size = len(key or b"") + len(value)
+        if size > self.producer_bytes:
+            raise RecordRefused(
+                f"a record of {size:,} bytes for topic {self.topic!r} is larger than message.max.bytes ({self.producer_bytes:,})",
+                hint="raise message.max.bytes in the sink's config and max.message.bytes of the topic, or write fewer columns",
+            )
+        if self.topic_bytes is not None and (size := bytes_alone(record)) > self.topic_bytes:
+            raise RecordRefused(
+                f"a record of {size:,} bytes is larger than max.message.bytes of topic {self.topic!r} ({self.topic_bytes:,})",
+                hint="raise max.message.bytes of the topic, or write fewer columns",
+            )
+        if key is None and self.needs_key:
+            raise RecordRefused(
+                f"the record has no key, and topic {self.topic!r} is compacted (cleanup.policy)",
+                hint="the key column must not be NULL",
+            )
+        return record
+
+    def room(self, record: Record) -> int:
+        """How many bytes the value may become longer; negative if the record is too large already."""
+        most = self.producer_bytes - len(record[0] or b"") - len(record[1])
+        if self.topic_bytes is None:
+            return most
+        # Two lengths are written in at most four bytes more if the value becomes longer.
+        return min(most, self.topic_bytes - bytes_alone(record) - 8)
+
+
+def bytes_alone(record: Record) -> int:
+    """The size of a batch that holds only this record, without compression, as the broker compares it."""
+    key, value = record
+    # Its attributes, the differences of its time and its offset from those of the batch, and the number of headers: a byte each.
+    size = 4 + _bytes_of_length(-1 if key is None else len(key)) + len(key or b"")
+    size += _bytes_of_length(len(value)) + len(value)
+    return _BATCH_HEADER_BYTES + _bytes_of_length(size) + size
+
+
+def _bytes_of_length(length: int) -> int:
+    """Of a length as a zigzag varint: seven bits in each byte."""
+    zigzag = 2 * length if length >= 0 else -2 * length - 1
+    return max(1, -(-zigzag.bit_length() // 7))
+
+
+def readable(value: Any) -> Any:
+    """The value in JSON: what JSON lacks is text."""
+    if isinstance(value, Mapping):
+        return {str(name): readable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(each) for each in value]
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _json(value: Any) -> bytes:

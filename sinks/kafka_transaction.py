@@ -17,13 +17,13 @@ from ._lazy import confluent_kafka
 from .errors import CommitUnknown, SinkError
 from .kafka_clients import SETTINGS
 from .kafka_progress import PARTITION, ProgressReader
-from .kafka_records import Record
+from .kafka_records import Addressed
 from .offsets import Progress
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-Plan = Callable[[Progress | None], tuple[Iterable[Record], Progress] | None]
+Plan = Callable[[Progress | None], tuple[Iterable[Addressed], Progress] | None]
 """From the recorded progress to what the transaction writes, and the progress after it; None if there is nothing to write."""
 
 
@@ -102,7 +102,7 @@ class TopicTransactions:
             )
         return self._reader.last()
 
-    def _stage(self, producer: Producer, records: Iterable[Record], progress: Progress) -> None:
+    def _stage(self, producer: Producer, records: Iterable[Addressed], progress: Progress) -> None:
         """Begin the transaction, send every record of the batch, and wait for their acknowledgements. Abort on any error."""
         failures: list[KafkaError] = []
 
@@ -112,8 +112,8 @@ class TopicTransactions:
 
         producer.begin_transaction()
         try:
-            for key, value in records:
-                self._produce(producer, self._topic, key, value, delivered)
+            for topic, key, value in records:
+                self._produce(producer, topic, key, value, delivered)
             self._produce(producer, self._progress_topic, self._pipeline.encode(), progress.value(), delivered)
             unsent = producer.flush(self._timeout_s)
             if failures or unsent:

@@ -39,6 +39,13 @@ class Ranges:
     stateful: bool = False
     """Whether the query keeps state, so that the rows of the batch may come from the input of earlier ones."""
 
+    def by_partition(self) -> dict[str, dict[str, list[int]]]:
+        """Topic -> partition -> the first offset of the batch, and the one after the last."""
+        return {
+            topic: {partition: [_start(self, topic, partition), end] for partition, end in ends.items()}
+            for topic, ends in self.end.items()
+        }
+
 
 @dataclass(frozen=True)
 class Progress:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._lazy import psycopg, sql
-from .errors import OffsetGap, RecordRefused, SinkError
-from .kafka_records import Record, RecordFormat
+from .errors import OffsetGap, SinkError
+from .kafka_records import Addressed, Record, RecordFormat, RecordLimits
 from .kafka_transaction import TopicTransactions
 from .offsets import Progress
 from .postgres import PostgresAppend, cut_after
@@ -214,31 +214,26 @@ class OutboxTopic(TopicTransactions):
         """``settings`` are those of `TopicTransactions`. Raises `SinkError`."""
         super().__init__(bootstrap, topic, **settings)
         self._source = outbox_table
-        self._most_bytes = int(self._settings.get("message.max.bytes", 1_000_000))
+        self._limits = RecordLimits.of_producer(topic, self._settings)
 
     def fitting(self, record: Record) -> Record:
         """``record``, if a producer takes it. Raises `RecordRefused` before the batch is committed: later, it could not be published."""
-        size = len(record[0] or b"") + len(record[1])
-        if size > self._most_bytes:
-            raise RecordRefused(
-                f"a record of {size:,} bytes for topic {self._topic!r} is larger than message.max.bytes ({self._most_bytes:,})",
-                hint="raise message.max.bytes in the sink's config and max.message.bytes of the topic, or write fewer columns",
-            )
-        return record
+        return self._limits.fitting(record)
 
     def publish(self, entries: _Entries, query_id: str, batch_id: int) -> int:
         """Publish all ``entries`` after the recorded position, and delete all published ones. Returns the number of records."""
         self._query_id = query_id
         count = end = 0
 
-        def plan(recorded: Progress | None) -> tuple[Iterator[Record], Progress] | None:
+        def plan(recorded: Progress | None) -> tuple[Iterator[Addressed], Progress] | None:
             nonlocal count, end
             start = self._published(recorded)
             end = entries.end()
             count = end - start
             if count == 0:
                 return None
-            return entries.records(start, end), Progress(query_id, batch_id, {self._source: {"0": end}})
+            records = ((self._topic, *record) for record in entries.records(start, end))
+            return records, Progress(query_id, batch_id, {self._source: {"0": end}})
 
         self._write(plan, batch_id)
         entries.delete(end)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._lazy import psycopg, sql
 from .errors import SinkError
 from .kafka_progress import ProgressReader
-from .kafka_records import Record
+from .kafka_records import Addressed
 from .kafka_transaction import TopicTransactions
 from .offsets import Progress
 
@@ -174,7 +174,7 @@ class _Repair(TopicTransactions):
     def change(self, change: Change, unknown: Callable[[], UnknownPipeline]) -> tuple[Recorded, Recorded]:
         pair: list[Progress] = []
 
-        def plan(recorded: Progress | None) -> tuple[list[Record], Progress]:
+        def plan(recorded: Progress | None) -> tuple[list[Addressed], Progress]:
             if recorded is None:
                 raise unknown()
             pair[:] = recorded, change(recorded)

@@ -9,6 +9,10 @@ from onceproof.sinks.kafka import KafkaTransactional
 parser = job_parser(__doc__, topic="flights", planes=None, output="departures", progress="departures-progress")
 parser.add_argument("--commit-timeout", type=float, default=30.0, help="seconds to wait for the answer to a commit")
 parser.add_argument("--commit-attempts", type=int, default=3, help="how often to ask when the answer does not come")
+parser.add_argument("--key", default="tailnum", help="column that is the key of each record")
+parser.add_argument(
+    "--dead-letters", help="topic for records that the topic does not take (default: they fail their batch)"
+)
 args = parser.parse_args()
 
 spark = spark_session("flights-to-kafka")
@@ -18,7 +22,8 @@ sink = KafkaTransactional(
     pipeline="flights-to-kafka",
     progress_topic=args.progress,
     checkpoint=args.checkpoint,
-    key="tailnum",
+    key=args.key,
+    dead_letters=args.dead_letters,
     config=kafka_security("LIBRDKAFKA_PROPERTIES"),
     commit_timeout_s=args.commit_timeout,
     commit_attempts=args.commit_attempts,

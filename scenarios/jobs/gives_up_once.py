@@ -14,7 +14,7 @@ from common import flights_with_planes, job_parser, kafka_security, run, spark_s
 from confluent_kafka import Producer
 
 from onceproof.sinks.kafka import KafkaTransactional
-from onceproof.sinks.kafka_records import Record
+from onceproof.sinks.kafka_records import Addressed
 from onceproof.sinks.offsets import Progress
 
 parser = job_parser(__doc__, topic="flights", planes=None, output="departures", progress="departures-progress")
@@ -40,7 +40,7 @@ class GivesUpOnce(KafkaTransactional):
         except GivenUp:
             return super().write(rows, batch_id)
 
-    def _stage(self, producer: Producer, records: Iterable[Record], progress: Progress) -> None:
+    def _stage(self, producer: Producer, records: Iterable[Addressed], progress: Progress) -> None:
         super()._stage(producer, records, progress)
         if progress.batch_id in self._give_up_in:
             self._give_up_in.remove(progress.batch_id)

@@ -246,7 +246,9 @@ class KafkaTarget:
         return Recipe(self.package, "kafka", "KafkaTransactional", where, {**own, **settings})
 
     def rows(self, checkpoint: FakeCheckpoint, batch: int) -> Any:
-        rows = checkpoint.rows(batch)
+        return self._held(checkpoint.rows(batch))
+
+    def _held(self, rows: pa.Table) -> Any:
         return rows if self._hold is None else HeldRows(rows, self._hold)
 
     def offsets(self) -> list[int]:

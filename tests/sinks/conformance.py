@@ -12,13 +12,11 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-import psycopg
-
-from onceproof.base.waiting import wait_until
-
 from .bench import LONGEST_S, Bench
+from .dead_letter_topics import CHECKS as DEAD_LETTER_TOPICS
 from .dead_letters import CHECKS as DEAD_LETTERS
 from .outbox import CHECKS as OUTBOX
+from .staged import CHECKS as STAGED
 
 
 def batches_in_order(bench: Bench) -> None:
@@ -253,77 +251,6 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
 )
 
 
-def lost_attempt(bench: Bench) -> None:
-    """A task is tried twice (a retry, or speculation); Spark counts one attempt."""
-    checkpoint = bench.checkpoint(5)
-    sink: Any = bench.target.recipe(checkpoint).make()
-    rows = bench.target.rows(checkpoint, 0)
-    destination = sink._destination(sink._staging_table(0), tuple(rows.column_names))
-    destination.stage(rows.to_batches())
-    assert sink.write(rows, 0)
-    bench.shows(*range(5))
-
-
-def staged_rows_lost(bench: Bench) -> None:
-    """Postgres empties unlogged tables when it recovers from a crash, here between staging and the commit."""
-    checkpoint = bench.checkpoint(5)
-    target: Any = bench.target
-    ends: list[str] = []
-
-    def drive() -> None:
-        try:
-            ends.append(str(sink.write(target.rows(checkpoint, 0), 0)))
-        except Exception as error:
-            ends.append(type(error).__name__)
-
-    sink: Any = target.recipe(checkpoint).make()
-    driver = threading.Thread(target=drive, daemon=True)
-    with psycopg.connect(
-        target.server.client_uri, passfile=str(target.server.passfile), port=target.server.port
-    ) as holder:
-        holder.execute(f"SELECT 1 FROM {target.name}_progress FOR UPDATE".encode())
-        driver.start()
-        staged = f"{sink._prefix}{sink.epoch}_0"
-        count = f"SELECT count(*) FROM {staged}"  # the sink's own name
-        wait_until(
-            "the rows to be staged",
-            lambda: bool(target.ask("SELECT to_regclass(%s)", staged)[0][0]) and target.ask(count)[0][0] == 5,
-            deadline_s=20,
-        )
-        target.ask(f"TRUNCATE {staged}")
-    driver.join(LONGEST_S)
-    assert ends == ["StagedRowsLost"], f"the sink ended with {ends}"
-    bench.shows()
-    assert bench.write(checkpoint, 0)
-    bench.shows(*range(5))
-
-
-def nothing_is_left(bench: Bench) -> None:
-    """Staging tables of batches that are committed, and of starts that died, are gone."""
-    checkpoint = bench.checkpoint(5, 8)
-    target: Any = bench.target
-    find = "SELECT relname FROM pg_class WHERE starts_with(relname, %s)"
-    bench.die(checkpoint, 0, "before-sink-commit")
-    sink: Any = target.recipe(checkpoint).make()
-    assert target.ask(find, sink._prefix) == []
-    for batch in (0, 1):
-        sink.write(target.rows(checkpoint, batch), batch)
-    assert target.ask(find, sink._prefix) == []
-
-
-def partitions_in_order(bench: Bench) -> None:
-    """Tasks stage their rows in any order; the rows are inserted in the order of the partitions."""
-    checkpoint = bench.checkpoint(5)
-    sink: Any = bench.target.recipe(checkpoint).make()
-    staged = importlib.import_module(f"{bench.target.package}.postgres_staged")
-    rows = bench.target.rows(checkpoint, 0)
-    columns, table = tuple(rows.column_names), sink._staging_table(0)
-    to = sink._destination(table, columns)
-    second, first = (to.stage(part.to_batches())[0] for part in (rows.slice(3), rows.slice(0, 3)))
-    assert sink._publish(staged.Staged(table, columns, (first, second), 5), 0)
-    bench.shows(*range(5))
-
-
 def increments_add_up(bench: Bench) -> None:
     checkpoint = bench.checkpoint(5, 8)
     bench.write(checkpoint, 0)
@@ -372,10 +299,11 @@ def suppressed(do: Callable[[], object]) -> None:
 #: Checks for one sink only.
 OF: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "postgres-increment": (increments_add_up,),
-    "postgres-staged": (lost_attempt, staged_rows_lost, nothing_is_left, partitions_in_order),
     "kafka": (commit_is_sent_again, commit_after_the_successor_has_read),
     **OUTBOX,
+    **STAGED,
     **DEAD_LETTERS,
+    **DEAD_LETTER_TOPICS,
 }
 
 #: Name -> check.

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from onceproof.stack.embedded import EmbeddedStack
 
 from .bench import IncrementTarget, KafkaTarget, PostgresTarget, StagedTarget, Target
+from .dead_letter_topics import RefusingKafka
 from .dead_letters import RefusingAppend, RefusingIncrement, RefusingOutbox
 from .outbox import OutboxTarget, PublishingTarget
+from .staged import RefusingStaged
 
 TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
     "postgres-append": PostgresTarget,
@@ -20,4 +22,6 @@ TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
     "postgres-append-dead-letters": RefusingAppend,
     "postgres-increment-dead-letters": RefusingIncrement,
     "outbox-dead-letters": RefusingOutbox,
+    "kafka-dead-letters": RefusingKafka,
+    "staged-dead-letters": RefusingStaged,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from onceproof.sinks import failpoints
-from onceproof.sinks.errors import SinkError
+from onceproof.sinks.errors import RecordRefused, SinkError
 from onceproof.sinks.kafka import KafkaTransactional
+from onceproof.sinks.kafka_dead_letters import DeadLetterTopic
+from onceproof.sinks.kafka_records import readable
 
 MakeCheckpoint = Callable[..., Any]
 BROKER = {"test.mock.num.brokers": "1"}
@@ -147,3 +150,36 @@ def test_settings_that_the_sink_depends_on_are_refused(setting: str, hint: str) 
     with pytest.raises(SinkError, match=f"config must not set '{setting}'") as refused:
         sink(Path("nowhere"), config={setting: "1"})
     assert hint in (refused.value.hint or "")
+
+
+def test_without_the_right_to_read_the_topics_settings_only_the_producers_limit_counts() -> None:
+    topics = DeadLetterTopic({"message.max.bytes": "1000"}, "out", "dead", "p", timeout_s=1)
+    assert topics.batch_bytes() == 1_000_000
+    described: Future[Any] = Future()
+    described.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    limits = topics._limits("out", described)
+    assert (limits.producer_bytes, limits.topic_bytes, limits.needs_key) == (1000, None, False)
+    assert limits.fitting((None, b"x" * 1000)) == (None, b"x" * 1000)
+    with pytest.raises(RecordRefused, match=r"a record of 1,001 bytes .* is larger than message.max.bytes \(1,000\)"):
+        limits.fitting((b"k", b"x" * 1000))
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(KafkaError.UNKNOWN_TOPIC_OR_PART, SinkError), (KafkaError._TIMED_OUT, KafkaException)]
+)
+def test_settings_that_cannot_be_read_fail_the_batch(code: int, error: type[Exception]) -> None:
+    described: Future[Any] = Future()
+    described.set_exception(KafkaException(KafkaError(code)))
+    with pytest.raises(error):
+        DeadLetterTopic({}, "out", "dead", "p", timeout_s=1)._limits("dead", described)
+
+
+def test_values_that_json_lacks_are_readable() -> None:
+    row = {
+        "n": float("nan"),
+        "b": b"\xff",
+        "at": date(2013, 1, 1),
+        "in": [{"deep": Decimal("0.10")}],
+        "t": (True, None),
+    }
+    assert readable(row) == {"n": "nan", "b": "ff", "at": "2013-01-01", "in": [{"deep": "0.10"}], "t": [True, None]}
