@@ -30,4 +30,4 @@ def test_a_question_that_is_not_answered_is_asked_again_until_the_time_is_over()
             match=r"^Kafka did not report the members of group g within 3 s; Kafka's client: .*imed out",
         ):
             describe_group(admin, "g", within_s=3.0)
-    assert admin.asked == 2
+    assert admin.asked >= 2
