@@ -105,9 +105,12 @@ class _Stopping:
         """Whether the next driver found the batch without its commit. Looking for the commit and the restart in turn would not show
         which came first: both may come between two looks."""
         query, n = self._seen.query, self._seen.batch
+        watcher = self._context.checkpoint
+        seen = watcher.batch(query, n)
+        if seen is not None and seen.committed_by == self.start:
+            return False  # whatever its attempts: a job may also restart its query in the same driver
         if self._attempt is not None:
             return self._context.attempt(query, n) != self._attempt
-        watcher = self._context.checkpoint
 
         def read() -> Batch | None:
             batch = watcher.batch(query, n)

@@ -27,6 +27,10 @@ else:
         def __getattr__(self, attribute: str) -> Any:
             return getattr(import_module(self._name), attribute)
 
+        def __reduce__(self) -> tuple[type[_Module], tuple[str]]:
+            """By name: a job may pickle the sinks' functions by value, for executors without the package."""
+            return _Module, (self._name,)
+
     confluent_kafka = _Module("confluent_kafka")
     kafka_admin = _Module("confluent_kafka.admin")
     psycopg = _Module("psycopg")

@@ -82,9 +82,11 @@ def proof_of(
     replayed: bool = True,
     counted: bool = True,
     looks: int = 0,
+    tried_again: bool = False,
 ) -> tuple[Proof, Job]:
     """``replayed``: by the next driver, which else finds the commit. ``counted``: attempts are counted. ``looks``: how often the
-    fault's thread finds no restart before it is delayed until the next driver has come that far."""
+    fault's thread finds no restart before it is delayed until the next driver has come that far. ``tried_again``: the driver that
+    was asked to end restarted its query, and the batch with it."""
     logs = {"offsets": planned, "commits": committed}
     attempts = 1
     job = Job(code)
@@ -95,7 +97,7 @@ def proof_of(
         if not ended(start):
             return False
         left -= 1
-        logs["commits"], attempts = True, 1 + replayed
+        logs["commits"], attempts = True, 1 + replayed + tried_again
         return left < 0
 
     job.restarted_since = restarted_since  # type: ignore[method-assign]
@@ -137,6 +139,12 @@ def test_who_committed_the_batch_does_not_depend_on_when_it_is_looked_at(
 ) -> None:
     proof, _ = proof_of(0, replayed=replayed, counted=counted, looks=looks)
     assert proof.hit and any(words in str(line) for line in proof.evidence), proof.evidence
+
+
+def test_a_batch_that_the_same_driver_tried_again_and_committed_was_not_replayed() -> None:
+    proof, _ = proof_of(0, replayed=False, tried_again=True)
+    assert proof.hit
+    assert any("was committed before driver start 1" in str(line) for line in proof.evidence), proof.evidence
 
 
 def test_a_driver_that_does_not_end_in_time_is_killed() -> None:

@@ -229,6 +229,12 @@ def test_a_run_that_ends_early_notes_the_batch_that_was_due() -> None:
     )
     ended._record_failure()
     assert ended._open_watermarks["q"]["reason"] == "due"
+    late = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=2.6)
+    late._watcher.newest_plan = lambda _query: 3
+    late._note_open_watermarks()
+    assert late._open_watermarks["q"]["reason"] == "due", (
+        "the batch that acts on it is planned, and will not be committed"
+    )
     reading = joined(with_input(0, 0.0), replace(with_input(1, 1.0), committed_at=None), at=2.6)
     reading._note_open_watermarks()
     assert reading._open_watermarks == {}, "an open batch with input is not about the watermark"

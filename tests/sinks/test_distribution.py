@@ -110,3 +110,9 @@ def test_a_sink_loads_the_client_that_it_uses(with_libpq: Path, made: str, error
         "print(*sorted({'confluent_kafka', 'psycopg', 'pyarrow'} & set(sys.modules)))"
     )
     assert run(with_libpq, script).splitlines() == [error, client]
+
+
+def test_a_client_that_is_not_loaded_can_be_pickled(python: Path) -> None:
+    """A job may ship the sinks' functions by value, to executors without the package."""
+    script = "import pickle\nfrom onceproof_sinks._lazy import sql\nprint(pickle.loads(pickle.dumps(sql))._name)"
+    assert run(python, script) == "psycopg.sql\n"

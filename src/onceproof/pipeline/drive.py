@@ -239,22 +239,28 @@ class FeedLoop:
         return one.batch.query not in self._slow
 
     def _pending(self) -> list[Pending]:
-        """For each query, a batch that is open or that its watermark calls for."""
-        # The time first, and last whether a plan came until then: the watcher's thread may be delayed, with the plan unread.
+        """For each query, a batch that is open or not yet read, or that its watermark calls for."""
+        last, read = self._read()
+        # Last: whether a plan came until now. The watcher's thread may be delayed, with the plan unread.
+        unread = {b.query: Pending(b, "unread") for b in last.values() if self._watcher.newest_plan(b.query) > b.batch}
+        return [*unread.values(), *(one for one in read if one.batch.query not in unread)]
+
+    def _read(self) -> tuple[dict[str, Batch], list[Pending]]:
+        """Each query's last batch, and what is pending, both as far as the watcher has read."""
+        # The time first, before the batches.
         start, now, longest = self._job.current_start, self._timeline.now(), self._scenario.limits.stuck_s
         by_query: dict[str, list[Batch]] = {}
         for batch in self._watcher.batches():
             by_query.setdefault(batch.query, []).append(batch)
         ended = [one.start for one in self._job.exits if one.code == 0 and not one.killed]
-        found = [
+        found = (
             pending(
                 batches, stateful=self._watcher.stateful(query), start=start, now=now, longest_s=longest, ended=ended
             )
             for query, batches in by_query.items()
-        ]
-        unread = {query for query, batches in by_query.items() if self._watcher.newest_plan(query) > batches[-1].batch}
-        late = [Pending(by_query[query][-1], "unread") for query in unread]
-        return late + [one for one in found if one is not None and one.batch.query not in unread]
+        )
+        last = {query: batches[-1] for query, batches in by_query.items()}
+        return last, [one for one in found if one is not None]
 
     def _finish(self) -> None:
         """All input is committed: note whether each query has also acted on its last watermark."""
@@ -266,8 +272,9 @@ class FeedLoop:
 
     def _note_open_watermarks(self) -> list[Pending]:
         """Keep the queries that have not acted on their last watermark, however the run ended."""
-        known = [one for one in self._pending() if one.reason != "unread"]
-        left = [one for one in known if one.reason != "open" or one.batch.records() == 0]
+        # Also if a later plan is unread: a query that is stopped before it commits that batch has not acted either.
+        _, read = self._read()
+        left = [one for one in read if one.reason != "open" or one.batch.records() == 0]
         for one in left:
             self._open_watermarks[one.batch.query] = {
                 "batch": one.batch.batch,
