@@ -1,4 +1,4 @@
-"""What does a job pay for importing the sinks, next to the clients that they use? Starts of Python, each import in turns.
+"""What does a job pay for importing the sinks, next to the clients that they use? Starts Python for each import in turn.
 
 ``onceproof_sinks`` is imported from its sources, as onceproof-sinks installs it. The first ratio is what the sinks add without their clients.
 """

@@ -72,8 +72,8 @@ def put_accepted(
 ) -> list[Refused]:
     """Put all rows in their order, except those that are refused, which are returned. Must be in a transaction.
 
-    ``in_parts`` makes of ``rows`` what can be put in parts. It is called if a row is refused, in the transaction, which keeps what it did
-    last.
+    ``in_parts`` turns ``rows`` into something that can be sliced. It is called only if a row is refused, within the transaction, and a
+    second time if the batch is put again: what it did the first time is then rolled back.
 
     Without a refused row this is one ``put``. With one, its part of the batch is halved until the row is alone: of n rows,
     about 2 log2 n puts for each refused row. Deferred constraints, which would otherwise fail the whole batch when it is committed,

@@ -71,7 +71,11 @@ class KafkaTransactional(TopicTransactions):
         self._dead_letters: DeadLetterTopic | None = None
         if dead_letters is not None:
             if dead_letters in (topic, progress_topic):
-                raise SinkError(f"topic {dead_letters!r} cannot hold dead letters, too", hint="create a topic for them")
+                own = "writes its records to" if dead_letters == topic else "keeps its progress in"
+                raise SinkError(
+                    f"dead_letters names topic {dead_letters!r}, which this sink {own}",
+                    hint="create another topic for dead letters",
+                )
             self._dead_letters = DeadLetterTopic(
                 self._settings, topic, dead_letters, pipeline, timeout_s=self._timeout_s
             )

@@ -183,3 +183,12 @@ def test_values_that_json_lacks_are_readable() -> None:
         "t": (True, None),
     }
     assert readable(row) == {"n": "nan", "b": "ff", "at": "2013-01-01", "in": [{"deep": "0.10"}], "t": [True, None]}
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [("out", "which this sink writes its records to"), ("p", "which this sink keeps its progress in")],
+)
+def test_dead_letters_need_a_topic_of_their_own(topic: str, said: str) -> None:
+    with pytest.raises(SinkError, match=rf"dead_letters names topic '{topic}', {said}\n  create another topic"):
+        KafkaTransactional("127.0.0.1:1", "out", pipeline="p", progress_topic="p", checkpoint="c", dead_letters=topic)
