@@ -247,7 +247,7 @@ class FeedLoop:
 
     def _read(self) -> tuple[dict[str, Batch], list[Pending]]:
         """Each query's last batch, and what is pending, both as far as the watcher has read."""
-        # The time first, before the batches.
+        # The time first: if this thread were delayed after it had read the batches, one that came since would look overdue.
         start, now, longest = self._job.current_start, self._timeline.now(), self._scenario.limits.stuck_s
         by_query: dict[str, list[Batch]] = {}
         for batch in self._watcher.batches():
