@@ -93,11 +93,10 @@ class _Stopping:
             code = wait_until("the driver to end after SIGTERM", ended, deadline_s=self._grace_s).code
         except WaitTimeout:
             with job.no_start():  # it may have ended since, and the next one must not be killed in its place
-                last = ended()
-                if last is None:
+                if ended() is None and job.is_running():
                     job.kill_driver()
                     return f"it still ran after {self._grace_s:g} s, and was killed"
-            code = last.code
+            code = wait_until("the driver's exit to be recorded", ended, deadline_s=ANSWER_S).code
         by_itself = code is not None and code >= 0
         return f"it ended with exit code {code}" if by_itself else f"the signal ended it (exit code {code})"
 

@@ -1,4 +1,4 @@
-"""Which tests run in one process, one after the other, with ``--dist loadfile``: those of a file, and all those with Spark."""
+"""Which tests run in one process with ``--dist loadfile``: those of a file, and those with Spark in two processes only."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ from functools import cache
 from pathlib import Path
 
 from xdist.scheduler.loadfile import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
 #: Too long for one process: one group for each sink, which is what its tests' ids begin with.
 BY_SINK = "tests/sinks/test_conformance.py"
+#: One Spark takes both cores while it starts, and leaves them while it waits for a fault.
+WITH_SPARK = 2
 
 
 class Scheduling(LoadFileScheduling):
-    """Hands out groups of tests, the largest first: the one with Spark, which takes longest, is the largest of the gate.
+    """Hands out groups of tests, the largest first. `WITH_SPARK` workers get those with Spark, and other ones once there is none left.
 
-    One Spark takes both cores while it starts. Other services mostly wait, and run next to it.
+    The rest get the other groups, whose services mostly wait, and end when these have run.
     """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        ours = self.nodes.index(node) < WITH_SPARK
+        scope = next((scope for scope in self.workqueue if has_spark(scope) == ours), next(iter(self.workqueue)))
+        if has_spark(scope) and not ours:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
@@ -25,13 +37,15 @@ class Scheduling(LoadFileScheduling):
 def group(nodeid: str) -> str:
     """The group of a test. (`xdist_group` marks have no effect in pytest 9.2: xdist 3.8 cannot add the group to the test's id.)"""
     file = nodeid.partition("::")[0]
-    if file == BY_SINK:
-        return nodeid.rpartition("-")[0]
-    return "spark" if _has_spark(TESTS.parent / file) else file
+    return nodeid.rpartition("-")[0] if file == BY_SINK else file
+
+
+def has_spark(group: str) -> bool:
+    """Whether the group's real tests use Spark. `test_gate` checks that no file has tests of both kinds."""
+    return _has_spark(TESTS.parent / group.partition("::")[0])
 
 
 @cache
 def _has_spark(path: Path) -> bool:
-    """Whether the file's real tests use Spark. `test_gate` checks that no file has tests of both kinds."""
     text = path.read_text(encoding="utf-8")
     return "mark.real" in text and "mark.services" not in text

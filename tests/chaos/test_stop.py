@@ -62,6 +62,9 @@ class Job:
             self.exits.append(SimpleNamespace(start=0, code=self._code))
         return 0
 
+    def is_running(self) -> bool:
+        return not self.exits
+
     def kill_driver(self) -> int:
         self.killed += 1
         return 0
@@ -168,6 +171,22 @@ def test_the_next_driver_is_not_killed_in_the_place_of_one_that_ended_right_afte
     )
     stopping = _Stopping(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), 0.0)
     assert stopping._how_it_ended() == "it ended with exit code 0" and job.killed == 0
+
+
+def test_a_driver_that_ends_just_when_its_time_is_up_was_not_killed() -> None:
+    class Ending(Job):
+        def is_running(self) -> bool:
+            self.exits.append(SimpleNamespace(start=0, code=3))  # the supervisor records it a moment later
+            return False
+
+    job = Ending(None)
+    context: Any = SimpleNamespace(
+        job=job,
+        checkpoint=SimpleNamespace(log_exists=lambda _query, log, _batch: log == "offsets"),
+        attempt=lambda _query, _batch: 1,
+    )
+    stopping = _Stopping(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), 0.0)
+    assert stopping._how_it_ended() == "it ended with exit code 3" and job.killed == 0
 
 
 @pytest.mark.parametrize(("planned", "committed"), [(True, True), (False, False)])

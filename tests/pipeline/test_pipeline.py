@@ -18,6 +18,7 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
+from onceproof.pipeline.freezing import between_requests
 from onceproof.pipeline.supervisor import Pipeline, Program
 from onceproof.stack.processes import procfs
 from onceproof.stack.processes.owner import Owner, Service
@@ -130,6 +131,24 @@ def test_no_driver_starts_while_what_the_killed_one_left_is_read(supervise: Call
         assert job.starts == 1 and not job.is_running()
     until("the restart", lambda: job.starts == 2 and job.is_running())
     job.stop()
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_fault_that_lets_no_driver_start(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise(SLEEP)
+    job.start()
+    waiting = threading.Event()
+    launch = job._launch
+
+    def noted(**more: Any) -> None:
+        waiting.set()
+        launch(**more)
+
+    job._launch = noted  # type: ignore[method-assign]
+    with job.no_start():
+        job.kill_driver()
+        assert waiting.wait(20), "the supervisor wants to start the next driver"
+        job.stop()
+        assert not job._thread.is_alive() and job.starts == 1
 
 
 class Delayed:
@@ -373,7 +392,7 @@ def test_a_driver_that_awaits_an_answer_is_resumed_and_stopped_again(
 
     monkeypatch.setattr(procfs, "unread", unread)
     monkeypatch.setattr(Service, "freeze", counted)
-    with job.frozen_between_requests():
+    with between_requests(job):
         assert stops == 3, "stopped at the idle connection's bytes, at the answer, and finally"
         assert psutil.Process(job.pids()[0]).status() == psutil.STATUS_STOPPED
     assert psutil.Process(job.pids()[0]).status() != psutil.STATUS_STOPPED

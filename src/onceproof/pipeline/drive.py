@@ -18,6 +18,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.checkpoint_watcher import Batch, CheckpointWatcher
 from onceproof.pipeline.feed import Feeder
+from onceproof.pipeline.freezing import between_requests
 from onceproof.pipeline.no_data import BETWEEN_CHUNKS_S, Pending, pending, ran_without_input
 from onceproof.pipeline.supervisor import Failure, Pipeline
 from onceproof.scenario.model import Scenario
@@ -182,7 +183,7 @@ class FeedLoop:
             if together:
                 try:
                     several = len(due) > 1
-                    sending.enter_context(self._job.frozen_between_requests() if several else self._job.frozen())
+                    sending.enter_context(between_requests(self._job) if several else self._job.frozen())
                 except WaitTimeout as awake:
                     message = f"the job could not be stopped while chunk {chunk} is sent: {awake.message}"
                     raise EnvironmentProblem(

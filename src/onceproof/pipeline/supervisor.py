@@ -8,19 +8,16 @@ from __future__ import annotations
 import re
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
-from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
-from onceproof.base.waiting import wait_until
 from onceproof.pipeline import connect
 from onceproof.pipeline.failure import causes, foreign_address
 from onceproof.pipeline.tiers import spark_home
@@ -37,12 +34,6 @@ trace, of 100 to 200 lines."""
 _PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
 """How long a driver's other processes may run after its first one has ended: a JVM outlived its Python by a measured 3.3 s."""
-#: How often a driver is stopped again because an answer was on its way. It awaits one for about half of its time.
-_MOST_STOPS = 30
-#: An answer of a broker on loopback takes a few milliseconds, on a busy machine about ten. A slower one goes unnoticed.
-_ARRIVES_S = 0.08
-#: A running driver reads an answer that it waits for within milliseconds.
-_READS_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -280,47 +271,6 @@ class Pipeline:
                     if service not in self._stopped:
                         service.thaw()
 
-    @contextmanager
-    def frozen_between_requests(self) -> Iterator[None]:
-        """Like `frozen`, but stop the driver when it awaits no answer.
-
-        Spark asks the sources of a query for their end offsets one after the other. A driver stopped in between has the old
-        end of one topic and gets the new end of the other, so records sent to both meanwhile would become two batches. If
-        an answer arrives unread at the stopped driver, the driver is resumed and stopped again, at most `_MOST_STOPS` times.
-        """
-        idle: dict[str, int] = {}  # bytes that stay unread while the driver runs: it does not wait for them
-        for attempt in range(_MOST_STOPS):
-            with self.frozen():
-                fresh = {socket: n for socket, n in self._unread_bytes().items() if idle.get(socket) != n}
-                if not fresh or attempt == _MOST_STOPS - 1:
-                    yield
-                    return
-
-            def taken(fresh: dict[str, int] = fresh) -> bool:
-                now = procfs.unread(self.pids())
-                return all(now.get(socket) != n for socket, n in fresh.items())
-
-            try:
-                wait_until("the driver to read its answers", taken, deadline_s=_READS_S, every_s=0.005)
-            except WaitTimeout:
-                idle |= procfs.unread(self.pids())
-
-    def _unread_bytes(self) -> dict[str, int]:
-        """Socket -> bytes that the stopped driver has not read, once no more arrive."""
-        pids = self.pids()
-        seen, since = procfs.unread(pids), time.monotonic()
-
-        def settled() -> bool:
-            nonlocal seen, since
-            now = procfs.unread(pids)
-            if now != seen:
-                seen, since = now, time.monotonic()
-            return time.monotonic() - since >= _ARRIVES_S
-
-        with suppress(WaitTimeout):
-            wait_until("answers on their way to arrive", settled, deadline_s=10 * _ARRIVES_S, every_s=0.005)
-        return seen
-
     def restarted_since(self, start: int) -> bool:
         return self.current_start > start
 
@@ -393,15 +343,22 @@ class Pipeline:
 
     def _launch(self, *, after: Service | None = None) -> None:
         """Start the next driver; with ``after``, unless a takeover has already started one in that one's place."""
-        with self._starting, self._lock:
-            if self._stopping.is_set() or after not in (None, self._service):
+        # A fault may hold it for longer than `stop` waits for this thread, which then has nothing to start any more.
+        while not self._starting.acquire(timeout=_POLL_S):
+            if self._stopping.is_set():
                 return
-            number, program = self._starts, self._first or self._program
-            self._service = self._owner.start(
-                f"driver-{number}", program.command, log=self._log_of(number), env=program.env, cwd=self._cwd
-            )
-            self._killed = self._asked_to_end = False
-            self._starts += 1
+        try:
+            with self._lock:
+                if self._stopping.is_set() or after not in (None, self._service):
+                    return
+                number, program = self._starts, self._first or self._program
+                self._service = self._owner.start(
+                    f"driver-{number}", program.command, log=self._log_of(number), env=program.env, cwd=self._cwd
+                )
+                self._killed = self._asked_to_end = False
+                self._starts += 1
+        finally:
+            self._starting.release()
         self._timeline.emit("job.started", start=number, pid=self._service.pid)
 
     def _supervise(self) -> None:
