@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from onceproof.scenario_files.load import load
 from onceproof.scenario_files.shipped import find, names
 
 from .gate import OF_CONSUMERS, ON_A_CLUSTER, SCENARIOS, WITH_DATABASES
-from .scheduling import group
+from .scheduling import Scheduling, group, has_spark
 
 pytestmark = pytest.mark.sources  # the tests' scenarios use jobs from the source tree
 
@@ -73,18 +75,49 @@ def test_scenarios_of_tests_are_found_unless_marked_full() -> None:
     assert not {"in-tasks", "state-partly-committed", "held-against-itself", "avro-orders", "two-drivers"} & found
 
 
-def test_the_gate_runs_tests_with_spark_one_after_the_other() -> None:
-    """`scheduling.group` goes by files: one with the marker ``services`` has no test that uses Spark, except in the full set."""
+def test_the_gate_knows_which_tests_use_spark() -> None:
+    """`scheduling.has_spark` goes by files: one with the marker ``services`` has no test that uses Spark, except in the full set."""
     real = {path: path.read_text(encoding="utf-8") for path in HERE.rglob("test_*.py") if path != Path(__file__)}
     real = {path: text for path, text in real.items() if "mark.real" in text}
     assert {path: with_spark(text) for path, text in real.items() if "mark.services" in text and with_spark(text)} == {}
-    groups = {path.name: group(f"{path.relative_to(HERE.parent)}::test_it") for path in real}
-    assert groups["test_scenarios_real.py"] != groups["test_puts.py"] == groups["test_explore_real.py"] == "spark"
-    assert groups["test_amqp_faults_real.py"] == "tests/consumers/test_amqp_faults_real.py"
+    assert has_spark(group("tests/test_scenarios_real.py::test_it"))
+    assert not has_spark(group("tests/consumers/test_scenarios_real.py::test_it"))
+
+
+class Worker:
+    """A process of pytest-xdist."""
+
+    shutting_down = False
+
+    def send_runtest_some(self, _indices: list[int]) -> None: ...
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_only_two_workers_get_tests_with_spark_and_they_get_others_once_there_is_none_left() -> None:
+    spark = [f"tests/chaos/{name}.py" for name in ("test_puts", "test_disk_full")] + ["tests/test_scenarios_real.py"]
+    others = [f"tests/consumers/{name}_real.py" for name in ("test_scenarios", "test_kafka", "test_amqp_faults")]
+    first, second, third = workers = Worker(), Worker(), Worker()
+    scheduling: Any = Scheduling.__new__(Scheduling)
+    scheduling.assigned_work = {worker: {} for worker in workers}
+    scheduling.workqueue = OrderedDict((file, {f"{file}::test_it": False}) for file in (*others, *spark))
+    scheduling.registered_collections = {worker: [f"{file}::test_it" for file in others + spark] for worker in workers}
+    for worker in (third, first, second, third, first, second):
+        scheduling._assign_work_unit(worker)
+    got = [[*scheduling.assigned_work[worker]] for worker in workers]
+    assert got == [[spark[0], spark[2]], [spark[1], others[2]], others[:2]]
+    scheduling.workqueue["tests/test_interrupt_real.py"] = {}
+    scheduling._assign_work_unit(third)
+    assert third.shutting_down and "tests/test_interrupt_real.py" in scheduling.workqueue
+
+
+def test_each_sink_has_a_group_of_its_own() -> None:
     checks = [
         f"tests/sinks/test_conformance.py::test_a_shipped_sink[{name}]" for name in ("a-b-replay", "a-b-gap", "a-gap")
     ]
     assert len({group(check) for check in checks}) == 2
+    assert not any(has_spark(group(check)) for check in checks)
 
 
 def with_spark(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from onceproof.cli.app import app
 from onceproof.data import open_dataset
 from onceproof.faults.takeover import NOTHING_WRITTEN
+from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.verdict import check
 from onceproof.run import Result
@@ -223,6 +224,12 @@ def test_a_copied_run_gets_the_same_verdict(run_once: RunOnce, tmp_path: Path) -
         result.verdict.findings,
         result.verdict.faults,
     )
+
+
+def test_a_restart_after_a_real_kill_needs_none_of_sparks_scripts(run_once: RunOnce) -> None:
+    job = RunRecord.read(run_once("naive-append").run_dir).job
+    assert job is not None
+    assert [(jvm.start, jvm.tier, jvm.how) for jvm in job.jvms] == [(0, "real", "scripts"), (1, "real", "direct")]
 
 
 def test_no_password_is_stored(run_once: RunOnce) -> None:

@@ -133,7 +133,9 @@ def test_no_driver_starts_while_what_the_killed_one_left_is_read(supervise: Call
     job.stop()
 
 
-def test_the_end_of_a_run_does_not_wait_for_a_fault_that_lets_no_driver_start(supervise: Callable[..., Pipeline]) -> None:
+def test_the_end_of_a_run_does_not_wait_for_a_fault_that_lets_no_driver_start(
+    supervise: Callable[..., Pipeline],
+) -> None:
     job = supervise(SLEEP)
     job.start()
     waiting = threading.Event()
