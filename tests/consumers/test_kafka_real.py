@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Consumer
 
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
 from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
@@ -23,6 +28,8 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.scenario_files.load import load, resolved
 from onceproof.scenario_files.shipped import find
+from onceproof.stack.kafka.clients import client_config
+from onceproof.stack.kafka.groups import delete_group, describe_group, has_coordinator
 from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.services, pytest.mark.timeout(300)]
@@ -67,6 +74,45 @@ def execute(kafka: KafkaBroker, tmp_path: Path) -> Execute:
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows], directory
 
     return once
+
+
+def test_a_coordinator_that_is_stopped_is_asked_again_until_it_answers(kafka: KafkaBroker) -> None:
+    cluster = kafka.stack.kafka
+    service = cluster.nodes[1].service
+    service.freeze()
+    thawing = threading.Timer(3.0, service.thaw)
+    thawing.start()
+    try:
+        assert not has_coordinator(cluster, "nobody")
+        assert describe_group(cluster, "nobody", within_s=60) == []
+    finally:
+        thawing.join()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_members_of_a_group_are_reported_and_a_group_without_members_is_deleted(
+    kafka: KafkaBroker, protocol: str
+) -> None:
+    cluster = kafka.stack.kafka
+    topic = group = f"of-{protocol}"
+    cluster.create_topic(topic, 2)
+    settings = {
+        **client_config(cluster.harness_bootstrap),
+        "group.id": group,
+        "client.id": "c",
+        "group.protocol": protocol,
+    }
+    with closing(Consumer(settings)) as consumer:
+        consumer.subscribe([topic])
+        wait_until("its partitions", lambda: consumer.poll(0.1) or len(consumer.assignment()) == 2, deadline_s=60)
+        (member,) = describe_group(cluster, group, within_s=30)
+        assert (member.client_id, member.instance_id) == ("c", None)
+        assert sorted(member.partitions) == [(topic, 0), (topic, 1)]
+        with pytest.raises(EnvironmentProblem, match=r"refuses a request about group .*: Broker: "):
+            delete_group(cluster, group, within_s=30)
+    wait_until("it to leave", lambda: not describe_group(cluster, group, within_s=30), deadline_s=60)
+    for _ in range(2):  # the second time there is none
+        delete_group(cluster, group, within_s=30)
 
 
 @pytest.mark.parametrize("name", ["share-group-redelivery-reorders", "retry-topic-reorders", "slow-member-duplicates"])

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any, Protocol
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
     ConfigResource,
     NewPartitions,
@@ -33,7 +33,7 @@ from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules, Kafka, Replica
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config, send_and_locate
-from onceproof.stack.kafka.groups import describe_group
+from onceproof.stack.kafka.groups import describe_group, has_coordinator
 from onceproof.stack.kafka.topics import change_settings
 from onceproof.stores.kafka.read_back import collect_topics, read_before
 from onceproof.stores.kafka.retention import delete_before
@@ -105,17 +105,12 @@ class KafkaQueues:
     def warm_up(stack: EmbeddedStack) -> None:
         """Have Kafka create its topics for offsets and transactions before the first member and transaction need them."""
         transactions = stack.kafka.warm_up_transactions()
-        admin, name = stack.kafka.admin(), "onceproof-warm-up"
-        admin.list_topics(timeout=_ANSWER_S)  # as in `_meet_broker`
-
-        def answers() -> bool:
-            try:
-                admin.describe_consumer_groups([name], request_timeout=_ASK_S)[name].result()
-            except KafkaException as refused:
-                return bool(refused.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND)
-            return True
-
-        wait_until("a coordinator of groups", answers, deadline_s=_JOIN_DEADLINE_S, abandon=stack.check_health)
+        wait_until(
+            "a coordinator of groups",
+            lambda: has_coordinator(stack.kafka, "onceproof-warm-up"),
+            deadline_s=_JOIN_DEADLINE_S,
+            abandon=stack.check_health,
+        )
         transactions.join(_JOIN_DEADLINE_S)
 
     def _meet_broker(self) -> None:
@@ -387,14 +382,12 @@ class GroupQueues(KafkaQueues):
 
     def _assigned(self, group: str) -> dict[str, set[str]]:
         """Member -> queues, as the group's coordinator reports. Empty as long as there is no such group."""
-        found = describe_group(self.admin, self.group(group), within_s=_ANSWER_S)
-        if found is None:
-            return {}
+        found = describe_group(self._stack.kafka, self.group(group), within_s=_ANSWER_S)
         queues = {self._place(queue): queue for queue in self._layout.inputs}
         if self._layout.retry is not None:
             queues[self._place(self._layout.retry)] = self._layout.retry
-        named = [m.group_instance_id if self._layout.static else m.client_id for m in found.members]
-        places = [[f"{p.topic}-{p.partition}" for p in m.assignment.topic_partitions] for m in found.members]
+        named = [m.instance_id if self._layout.static else m.client_id for m in found]
+        places = [[f"{topic}-{partition}" for topic, partition in m.partitions] for m in found]
         return {str(name): {queues.get(place, place) for place in its} for name, its in zip(named, places, strict=True)}
 
     def await_gone(self, consumer: str, mark: str) -> None:

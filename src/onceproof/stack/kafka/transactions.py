@@ -6,7 +6,6 @@ that has written no record yet, or only offsets.
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from confluent_kafka import KafkaException, Producer
 
 from onceproof.base.errors import ServiceFailed
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable
+from onceproof.instruments.proxy.kafka_schema import Cursor
 from onceproof.stack.kafka.clients import producer_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
+from onceproof.stack.kafka.requests import ask
 
 _ASK_S = 10.0
 _END_S = 20.0
@@ -73,11 +73,11 @@ def end_all(kafka: EmbeddedKafka) -> list[str]:
 def _of_broker(address: str) -> Iterator[Transaction]:
     """The transactions of which this broker is the coordinator."""
 
-    def ask() -> Cursor | None:
+    def asked() -> Cursor | None:
         answer = _asked(address)
         return answer if answer is not None and _no_error(answer) else None
 
-    cursor = wait_until(f"the transactions that {address} coordinates", ask, deadline_s=_END_S)
+    cursor = wait_until(f"the transactions that {address} coordinates", asked, deadline_s=_END_S)
     for _ in range(cursor.length(_INT32, compact=True)):  # filters that the broker does not know: none was sent
         cursor.text(compact=True)
     for _ in range(cursor.length(_INT32, compact=True)):
@@ -96,26 +96,8 @@ def _no_error(answer: Cursor) -> bool:
 
 def _asked(address: str) -> Cursor | None:
     """The body of the answer to a ListTransactions without filters; None if the broker closed the connection."""
-    host, _, port = address.rpartition(":")
-    client = b"onceproof"
-    head = struct.pack(">hhih", _API, _VERSION, 1, len(client)) + client + b"\0"
-    request = head + b"\1\1\0"  # two empty filters, no tagged field
     try:
-        with (
-            socket.create_connection((host, int(port)), timeout=_ASK_S) as connection,
-            connection.makefile("rb") as answer,
-        ):
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            size = int.from_bytes(answer.read(4))
-            body = answer.read(size)
+        # Two empty filters, no tagged field.
+        return ask(address, _API, _VERSION, b"\1\1\0", flexible=True, timeout_s=_ASK_S)
     except OSError as refused:
         raise ServiceFailed(f"the broker at {address} does not answer: {refused}") from refused
-    if not size or len(body) < size:
-        return None
-    cursor = Cursor(body)
-    try:
-        cursor.number(_INT32)  # the request's number
-        cursor.skip_tags()
-    except Undecodable as wrong:
-        raise ServiceFailed(f"the broker at {address} sent another answer to ListTransactions: {wrong}") from wrong
-    return cursor

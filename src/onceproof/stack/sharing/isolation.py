@@ -16,6 +16,7 @@ from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.cluster import EmbeddedKafka
+from onceproof.stack.kafka.groups import delete_group
 from onceproof.stack.kafka.transactions import end_all, open_transactions
 from onceproof.stack.toxiproxy.framed import FramedProxy
 
@@ -126,9 +127,8 @@ def _remove_from(kafka: EmbeddedKafka) -> tuple[int, int]:
     """Delete all consumer groups and topics, and return how many there were."""
     admin = kafka.admin()
     groups, topics = _groups(admin), _topics(kafka, admin)
-    if groups:
-        for deleted in admin.delete_consumer_groups(groups, request_timeout=_ASK_S).values():
-            deleted.result()
+    for name in groups:
+        delete_group(kafka, name, within_s=_ASK_S)
     if topics:
         for gone in admin.delete_topics(topics, operation_timeout=_ASK_S, request_timeout=2 * _ASK_S).values():
             gone.result()
