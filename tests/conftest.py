@@ -47,7 +47,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadfile``, tests with Spark run one after the other, although they are in several files."""
+    """With ``--dist loadfile``, only two workers run tests with Spark."""
     if config.getvalue("dist") != "loadfile":
         return None
     from .scheduling import Scheduling

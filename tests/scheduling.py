@@ -1,4 +1,4 @@
-"""Which tests run in one process with ``--dist loadfile``: those of a file, and those with Spark in two processes only."""
+"""Which worker runs which tests with ``--dist loadfile``: those of a file run in one, and those with Spark in two only."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from xdist.workermanage import WorkerController
 TESTS = Path(__file__).parent
 #: Too long for one process: one group for each sink, which is what its tests' ids begin with.
 BY_SINK = "tests/sinks/test_conformance.py"
-#: One Spark takes both cores while it starts, and leaves them while it waits for a fault.
+#: One Spark takes both cores while it starts, and leaves them while it waits for a fault: two fill each other's pauses.
 WITH_SPARK = 2
 
 
 class Scheduling(LoadFileScheduling):
-    """Hands out groups of tests, the largest first. `WITH_SPARK` workers get those with Spark, and other ones once there is none left.
+    """Hands out groups of tests, the largest first. `WITH_SPARK` workers get those with Spark, and others once none is left.
 
-    The rest get the other groups, whose services mostly wait, and end when these have run.
+    The other workers get only groups without Spark, and end when none is left.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        ours = self.nodes.index(node) < WITH_SPARK
+        active = [
+            one for one in self.nodes if not one.shutting_down
+        ]  # a worker that crashed has a successor, at the end
+        ours = active.index(node) < WITH_SPARK
         scope = next((scope for scope in self.workqueue if has_spark(scope) == ours), next(iter(self.workqueue)))
         if has_spark(scope) and not ours:
             node.shutdown()

@@ -110,6 +110,13 @@ def test_only_two_workers_get_tests_with_spark_and_they_get_others_once_there_is
     scheduling.workqueue["tests/test_interrupt_real.py"] = {}
     scheduling._assign_work_unit(third)
     assert third.shutting_down and "tests/test_interrupt_real.py" in scheduling.workqueue
+    first.shutting_down, crashed = True, second
+    del scheduling.assigned_work[crashed]
+    successor = Worker()
+    scheduling.assigned_work[successor] = {}
+    scheduling.registered_collections[successor] = scheduling.registered_collections[crashed]
+    scheduling._assign_work_unit(successor)
+    assert [*scheduling.assigned_work[successor]] == ["tests/test_interrupt_real.py"] and not scheduling.workqueue
 
 
 def test_each_sink_has_a_group_of_its_own() -> None:

@@ -33,9 +33,8 @@ def kill_a_broker() -> None:
     """SIGKILL from outside the harness, as by the kernel when memory is short."""
     children = psutil.Process(os.getpid()).children(recursive=True)
     brokers = [one for one in children if one.name() == "java" and one.cwd().endswith("/kafka/2")]
-    broker = max(
-        brokers, key=psutil.Process.create_time
-    )  # this process may have an older stack, which other tests share
+    # The newest: this process may have an older stack, which other tests share.
+    broker = max(brokers, key=psutil.Process.create_time)
     broker.send_signal(signal.SIGKILL)
     wait_until(
         "broker 2 to end", lambda: not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE, deadline_s=10

@@ -79,14 +79,15 @@ def execute(kafka: KafkaBroker, tmp_path: Path) -> Execute:
 def test_a_coordinator_that_is_stopped_is_asked_again_until_it_answers(kafka: KafkaBroker) -> None:
     cluster = kafka.stack.kafka
     service = cluster.nodes[1].service
-    service.freeze()
     thawing = threading.Timer(3.0, service.thaw)
-    thawing.start()
+    service.freeze()
     try:
         assert not has_coordinator(cluster, "nobody")
+        thawing.start()
         assert describe_group(cluster, "nobody", within_s=60) == []
     finally:
-        thawing.join()
+        thawing.cancel()
+        service.thaw()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

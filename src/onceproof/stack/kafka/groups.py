@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 from confluent_kafka import KafkaError
@@ -30,6 +31,8 @@ _NOT_YET = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
+
+_TURNS = count()
 
 T = TypeVar("T")
 
@@ -54,7 +57,7 @@ class _NoGroup(Exception):
 def describe_group(kafka: EmbeddedKafka, name: str, *, within_s: float) -> list[Member]:
     """The group's members, as its coordinator reports them; none if there is no such group.
 
-    Raises `EnvironmentProblem` for an error, and if no coordinator answers within ``within_s`` seconds.
+    Raises `EnvironmentProblem` if Kafka refuses, and if no coordinator answers within ``within_s`` seconds.
     """
     return _answered(name, lambda: _members(kafka, name), within_s)
 
@@ -105,7 +108,10 @@ def _members(kafka: EmbeddedKafka, name: str) -> list[Member]:
 def _coordinator(kafka: EmbeddedKafka, name: str) -> int:
     """The broker that coordinates the group, by the first one that answers."""
     late: Exception = _NotYet("there is no broker")
-    for broker in kafka.brokers:
+    # Another one first each time: one that is cut off from the others answers with what it knew.
+    brokers, first = list(kafka.brokers), next(_TURNS)
+    for turn in range(len(brokers)):
+        broker = brokers[(first + turn) % len(brokers)]
         try:
             answer = _answer(
                 kafka.harness_address(broker), _FIND_COORDINATOR, 2, _text(name) + b"\0", name, flexible=False

@@ -6,7 +6,7 @@ import socket
 import struct
 
 from onceproof.base.errors import ServiceFailed
-from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable
+from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable, api_name
 
 _CLIENT = b"onceproof"
 _INT32 = struct.Struct(">i")
@@ -36,5 +36,7 @@ def ask(address: str, api: int, version: int, body: bytes, *, flexible: bool, ti
         if flexible:
             cursor.skip_tags()
     except Undecodable as wrong:
-        raise ServiceFailed(f"the broker at {address} sent no answer to API {api}: {wrong}") from wrong
+        raise ServiceFailed(
+            f"the broker at {address} sent something else than an answer to {api_name(api)}: {wrong}"
+        ) from wrong
     return cursor
