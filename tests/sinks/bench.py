@@ -19,12 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from onceproof.base.errors import ServiceFailed
-from onceproof.base.waiting import wait_until
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
-from onceproof.stack.kafka.transactions import open_transactions
 
 from .conftest import FakeCheckpoint
 
@@ -181,12 +178,7 @@ def read_committed(broker: EmbeddedKafka, topic: str) -> list[tuple[bytes | None
 
     A producer has its answer as soon as its coordinator has logged the end. Readers get the records once the partitions have it too.
     """
-    wait_until(
-        "the markers of ended transactions",
-        lambda: not [one for one in open_transactions(broker) if one.state.startswith("Prepare")],
-        deadline_s=LONGEST_S,
-        ignoring=ServiceFailed,  # a check may have restarted the broker
-    )
+    broker.await_markers()
     config = {
         **client_config(broker.harness_bootstrap),
         "group.id": "reader",

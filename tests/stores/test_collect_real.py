@@ -193,6 +193,7 @@ class WrongLogs:
 
     def __init__(self, stack: EmbeddedStack, other: str) -> None:
         self.harness_client = stack.kafka.harness_client
+        self.await_markers = stack.kafka.await_markers
         self._folders = stack.kafka.log_folders(other)
 
     def log_folders(self, topic: str) -> dict[int, Path]:

@@ -104,6 +104,12 @@ class Kafka(Protocol):
     def is_own(self, topic: str) -> bool:
         """Whether a topic is the run's: neither the brokers' own nor another user's."""
 
+    def await_markers(self) -> None:
+        """Wait until the partitions have the markers of all transactions that have ended. Raises `WaitTimeout`.
+
+        On a cluster whose coordinators cannot be asked it returns at once.
+        """
+
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> Mapping[str, str | None]:

@@ -273,6 +273,9 @@ class ExternalKafka(Topics):
                     hint=hint,
                 )
 
+    def await_markers(self) -> None:
+        """Does nothing: the coordinators of a cluster with a login cannot be asked over a plain socket."""
+
     def log_folders(self, topic: str) -> dict[int, Path]:
         """None: the brokers' files are on other machines."""
         return {}

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
 from onceproof.stack.api import KafkaSecurity, Lost, Proxy
+from onceproof.stack.kafka import transactions
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
 from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, ListenerName, Node
@@ -117,6 +118,9 @@ class EmbeddedKafka(Topics):
         """
         others = [broker for broker in self.brokers if broker != asking_not]
         return AdminClient(client_config(self.harness_address(*others)))
+
+    def await_markers(self) -> None:
+        transactions.await_markers(self)
 
     def is_own(self, topic: str) -> bool:
         return topic not in _OF_KAFKA

@@ -42,6 +42,10 @@ class Topics(ABC):
         """A new client past every proxy; with ``asking_not``, one that gets its first metadata from the other brokers."""
 
     @abstractmethod
+    def await_markers(self) -> None:
+        """Wait until the partitions have the markers of all transactions that have ended. Raises `WaitTimeout`."""
+
+    @abstractmethod
     def check_health(self) -> None:
         """Raise `ServiceFailed` if a broker died although no fault killed it."""
 

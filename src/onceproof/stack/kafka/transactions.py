@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer
 
@@ -16,7 +17,6 @@ from onceproof.base.errors import ServiceFailed
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.kafka_schema import Cursor
 from onceproof.stack.kafka.clients import producer_config
-from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.requests import ask
 
 _ASK_S = 10.0
@@ -25,6 +25,17 @@ _END_S = 20.0
 _API, _VERSION = 66, 0
 _ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 _INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+
+
+class Cluster(Protocol):
+    """What is needed of `onceproof.stack.kafka.cluster.EmbeddedKafka`."""
+
+    brokers: tuple[int, ...]
+    harness_bootstrap: str
+
+    def harness_address(self, *brokers: int) -> str: ...
+
+    def check_health(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -39,14 +50,42 @@ class Transaction:
     def ended(self) -> bool:
         return self.state in _ENDED
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether its producer may have the answer already, and the partitions do not have its markers yet."""
+        return self.state.startswith("Prepare")
 
-def open_transactions(kafka: EmbeddedKafka) -> list[Transaction]:
+
+def open_transactions(kafka: Cluster) -> list[Transaction]:
     """The transactions that have not ended, by transactional id. Raises `ServiceFailed` if a broker does not answer."""
     found = [one for broker in kafka.brokers for one in _of_broker(kafka.harness_address(broker)) if not one.ended]
     return sorted(found, key=lambda one: one.transactional_id)
 
 
-def end_all(kafka: EmbeddedKafka) -> list[str]:
+def await_markers(kafka: Cluster) -> None:
+    """Wait until the partitions have the markers of all transactions that have ended.
+
+    A producer gets its answer as soon as the coordinator has logged the end, and read_committed readers get the records once the
+    markers are written. Raises `WaitTimeout` with the transactions that are still ending, and `ServiceFailed` if a broker died.
+    """
+
+    ending: list[Transaction] = []
+
+    def written() -> bool:
+        ending[:] = [one for one in open_transactions(kafka) if one.is_ending]
+        return not ending
+
+    wait_until(
+        "the markers of ended transactions",
+        written,
+        deadline_s=_END_S,
+        ignoring=ServiceFailed,
+        abandon=kafka.check_health,
+        explain=lambda: ", ".join(f"{one.transactional_id} is {one.state}" for one in ending) or "a broker is away",
+    )
+
+
+def end_all(kafka: Cluster) -> list[str]:
     """Abort every transaction that is open, and return their transactional ids once none is left.
 
     A new producer with the same transactional id makes the coordinator abort what the old one left. Raises `ServiceFailed`, and

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # documented, not re-exported
 
-from onceproof.base.errors import HistoryError
+from onceproof.base.errors import HistoryError, WaitTimeout
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.sinks.kafka_clients import meet_brokers
@@ -48,6 +48,9 @@ class Cluster(Protocol):
     """What the collector needs of Kafka. `onceproof.stack.api.Kafka` provides it."""
 
     def harness_client(self) -> dict[str, Any]: ...
+
+    def await_markers(self) -> None:
+        """Wait until the partitions have the markers of all transactions that have ended."""
 
     def log_folders(self, topic: str) -> Mapping[int, Path]:
         """Partition -> folder of its leader's log; empty if the brokers' files cannot be read."""
@@ -141,6 +144,12 @@ class _Reader:
         self._spans: dict[str, dict[int, _Span]] = {}
 
     def __enter__(self) -> _Reader:
+        try:
+            self._kafka.await_markers()  # otherwise the last batch could look like a transaction that was left open
+        except WaitTimeout as late:
+            if self._timeline is not None:
+                message = f"records of transactions that are still ending count as open: {late.message}"
+                self._timeline.emit("warning", message=message)
         return self
 
     def __exit__(self, *_: object) -> None:
