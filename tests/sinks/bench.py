@@ -19,9 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from onceproof.base.errors import ServiceFailed
+from onceproof.base.waiting import wait_until
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
+from onceproof.stack.kafka.transactions import open_transactions
 
 from .conftest import FakeCheckpoint
 
@@ -174,11 +177,17 @@ class StagedTarget(PostgresTarget):
 
 
 def read_committed(broker: EmbeddedKafka, topic: str) -> list[tuple[bytes | None, bytes]]:
-    """Key and value of every record that a read_committed reader gets, in order, once no transaction is about to end.
+    """Key and value of every record that a read_committed reader gets, in order, once no transaction is about to be committed.
 
-    A producer has its answer as soon as its coordinator has logged the end. Readers get the records once the partitions have it too.
+    A producer has its answer as soon as its coordinator has logged the commit. Readers get the records once the partitions have its
+    marker. (A topic that refuses rows refuses the marker of the abort too.)
     """
-    broker.await_markers()
+    wait_until(
+        "the markers of committed transactions",
+        lambda: not [one for one in open_transactions(broker) if one.state == "PrepareCommit"],
+        deadline_s=LONGEST_S,
+        ignoring=ServiceFailed,  # a check may have restarted the broker
+    )
     config = {
         **client_config(broker.harness_bootstrap),
         "group.id": "reader",
