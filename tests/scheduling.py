@@ -22,9 +22,8 @@ class Scheduling(LoadFileScheduling):
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        active = [
-            one for one in self.nodes if not one.shutting_down
-        ]  # a worker that crashed has a successor, at the end
+        # A worker that crashed has a successor, at the end of the list: those that are about to end must not count.
+        active = [one for one in self.nodes if not one.shutting_down]
         ours = active.index(node) < WITH_SPARK
         scope = next((scope for scope in self.workqueue if has_spark(scope) == ours), next(iter(self.workqueue)))
         if has_spark(scope) and not ours:

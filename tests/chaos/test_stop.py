@@ -156,6 +156,16 @@ def test_a_driver_that_does_not_end_in_time_is_killed() -> None:
     assert any("still ran after 0.1 s, and was killed" in str(line) for line in proof.evidence), proof.evidence
 
 
+def end_of(job: Job) -> str:
+    """How the driver ended that was asked to end in an open batch, and had no time for it."""
+    context: Any = SimpleNamespace(
+        job=job,
+        checkpoint=SimpleNamespace(log_exists=lambda _query, log, _batch: log == "offsets"),
+        attempt=lambda _query, _batch: 1,
+    )
+    return _Stopping(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), 0.0)._how_it_ended()
+
+
 def test_the_next_driver_is_not_killed_in_the_place_of_one_that_ended_right_after_its_time() -> None:
     class LastMoment(Job):
         @contextmanager
@@ -164,13 +174,7 @@ def test_the_next_driver_is_not_killed_in_the_place_of_one_that_ended_right_afte
             yield
 
     job = LastMoment(None)
-    context: Any = SimpleNamespace(
-        job=job,
-        checkpoint=SimpleNamespace(log_exists=lambda _query, log, _batch: log == "offsets"),
-        attempt=lambda _query, _batch: 1,
-    )
-    stopping = _Stopping(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), 0.0)
-    assert stopping._how_it_ended() == "it ended with exit code 0" and job.killed == 0
+    assert end_of(job) == "it ended with exit code 0" and job.killed == 0
 
 
 def test_a_driver_that_ends_just_when_its_time_is_up_was_not_killed() -> None:
@@ -180,13 +184,7 @@ def test_a_driver_that_ends_just_when_its_time_is_up_was_not_killed() -> None:
             return False
 
     job = Ending(None)
-    context: Any = SimpleNamespace(
-        job=job,
-        checkpoint=SimpleNamespace(log_exists=lambda _query, log, _batch: log == "offsets"),
-        attempt=lambda _query, _batch: 1,
-    )
-    stopping = _Stopping(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), 0.0)
-    assert stopping._how_it_ended() == "it ended with exit code 3" and job.killed == 0
+    assert end_of(job) == "it ended with exit code 3" and job.killed == 0
 
 
 @pytest.mark.parametrize(("planned", "committed"), [(True, True), (False, False)])

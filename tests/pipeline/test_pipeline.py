@@ -114,9 +114,8 @@ def test_a_killed_driver_is_restarted_and_its_exit_marked_as_killed(supervise: C
     job.stop()
 
 
-def test_no_driver_starts_while_what_the_killed_one_left_is_read(supervise: Callable[..., Pipeline]) -> None:
-    job = supervise(SLEEP)
-    job.start()
+def wants_to_start(job: Pipeline) -> threading.Event:
+    """Set when the supervisor wants to start the next driver."""
     waiting = threading.Event()
     launch = job._launch
 
@@ -125,6 +124,13 @@ def test_no_driver_starts_while_what_the_killed_one_left_is_read(supervise: Call
         launch(**more)
 
     job._launch = noted  # type: ignore[method-assign]
+    return waiting
+
+
+def test_no_driver_starts_while_what_the_killed_one_left_is_read(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise(SLEEP)
+    job.start()
+    waiting = wants_to_start(job)
     with job.no_start():
         job.kill_driver()
         assert waiting.wait(20), "the supervisor wants to start the next driver"
@@ -138,14 +144,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_fault_that_lets_no_driver_start(
 ) -> None:
     job = supervise(SLEEP)
     job.start()
-    waiting = threading.Event()
-    launch = job._launch
-
-    def noted(**more: Any) -> None:
-        waiting.set()
-        launch(**more)
-
-    job._launch = noted  # type: ignore[method-assign]
+    waiting = wants_to_start(job)
     with job.no_start():
         job.kill_driver()
         assert waiting.wait(20), "the supervisor wants to start the next driver"

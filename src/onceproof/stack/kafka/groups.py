@@ -107,7 +107,7 @@ def _members(kafka: EmbeddedKafka, name: str) -> list[Member]:
 
 def _coordinator(kafka: EmbeddedKafka, name: str) -> int:
     """The broker that coordinates the group, by the first one that answers."""
-    late: Exception = _NotYet("there is no broker")
+    failure: Exception = _NotYet("the run has no broker")
     # Another one first each time: one that is cut off from the others answers with what it knew.
     brokers, first = list(kafka.brokers), next(_TURNS)
     for turn in range(len(brokers)):
@@ -121,12 +121,12 @@ def _coordinator(kafka: EmbeddedKafka, name: str) -> int:
             answer.text(False)  # the error's text
             found = answer.number(_INT32)
         except (_NotYet, OSError) as failed:
-            late = failed
+            failure = failed
             continue
         if found in kafka.brokers:
             return found
-        late = _NotYet(f"the coordinator is broker {found}, which is not one of the run")
-    raise late
+        failure = _NotYet(f"the coordinator is broker {found}, which is not one of the run")
+    raise failure
 
 
 def _delete(kafka: EmbeddedKafka, name: str) -> None:

@@ -86,6 +86,7 @@ def collect_topics(
     found: dict[str, TopicCounts] = {}
     back: dict[str, TopicCounts] = {}
     with _Reader(kafka, writer, timeline, names or {}) as reader:
+        reader.await_markers()
         for topic in dict.fromkeys(inputs):
             found[topic] = reader.copy(topic, "input", partial(input_batch, reader.name(topic)))
             timeline.emit("collect.input", topic=topic, committed=found[topic].committed, aborted=found[topic].aborted)
@@ -101,6 +102,7 @@ def read_before(kafka: Cluster, topic: str, partition: int, offset: int, name: s
     """
     kept = _Kept(partition, offset)
     with _Reader(kafka, kept, None, {topic: name}) as reader:
+        reader.await_markers()
         reader.copy(topic, "input", partial(input_batch, name))
     return kept.batches
 
@@ -144,12 +146,6 @@ class _Reader:
         self._spans: dict[str, dict[int, _Span]] = {}
 
     def __enter__(self) -> _Reader:
-        try:
-            self._kafka.await_markers()  # otherwise the last batch could look like a transaction that was left open
-        except WaitTimeout as late:
-            if self._timeline is not None:
-                message = f"records of transactions that are still ending count as open: {late.message}"
-                self._timeline.emit("warning", message=message)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -158,6 +154,15 @@ class _Reader:
 
     def name(self, topic: str) -> str:
         return self._names.get(topic, topic)
+
+    def await_markers(self) -> None:
+        """Otherwise the last batch could look like a transaction that was left open."""
+        try:
+            self._kafka.await_markers()
+        except WaitTimeout as gave_up:
+            if self._timeline is not None:
+                message = f"records of transactions that are still ending count as open: {gave_up.message}"
+                self._timeline.emit("warning", message=message)
 
     def copy(self, topic: str, table: str, to_batch: Callable[..., pa.RecordBatch]) -> TopicCounts:
         spans = self._measured(topic)
