@@ -143,7 +143,8 @@ class LeaderPartition(AtItsPoint[PartitionSpec]):
         )
         lasted = context.timeline.now() - self._struck_at
         if committed(context, seen.query, seen.batch):
-            return missed(f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader")
+            why = leadership.why_not_needed(context.stack.kafka, self._spec.leader_of, self._before)
+            return missed(f"batch {seen.batch} committed {lasted:.1f} s into the partition: {why}")
         if not connected:
             why = f"no process of the job was connected to broker {self._before.broker} during the partition"
             return missed(why)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from onceproof.base.errors import WaitTimeout
 from onceproof.chaos.partition.leader import LeaderPartition, PartitionSpec
 from onceproof.chaos.partition.postgres import PostgresPartition, PostgresPartitionSpec
 from onceproof.faults.contract import Occurrence, SpecProblem, needs_control, needs_proxy, reads_frames
@@ -128,6 +129,37 @@ def test_a_cut_that_no_request_met_is_a_miss(
     proof = fault.prove(context, seen(Point.AFTER_OFFSET_LOG))
     assert proof.hit is bool(clients), proof.evidence
     assert ("127.0.0.1:5000" in str(proof.evidence)) is bool(clients)
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (Leadership(1, 1), "it did not need the leader"),
+        (Leadership(2, 2), "leadership of out/0 moved from broker 1 (epoch 1) to broker 2 (epoch 2)"),
+        (None, "who leads out/0 now could not be found out"),
+    ],
+)
+def test_a_batch_that_did_not_wait_is_explained_by_the_leader_of_that_moment(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence], now: Leadership | None, why: str
+) -> None:
+    def leader(topic: str, partition: int) -> Leadership:
+        assert (topic, partition) == ("out", 0)
+        if now is None:
+            raise WaitTimeout("a leader of out-0: 30 s")
+        return now
+
+    timeline = SimpleNamespace(now=lambda: 3.5, emit=lambda *_, **__: None)
+    job = SimpleNamespace(starts=1, pids=list)
+    context: Any = SimpleNamespace(
+        timeline=timeline, job=job, stack=SimpleNamespace(kafka=SimpleNamespace(leader=leader))
+    )
+    for name, value in (("committed", True), ("is_connected", True)):
+        monkeypatch.setattr(f"onceproof.chaos.partition.leader.{name}", lambda *_, value=value: value)
+    fault = LeaderPartition(PartitionSpec.model_validate(SPEC))
+    fault._proxy, fault._before, fault._open = Cut("127.0.0.1:5000"), Leadership(1, 1), True  # type: ignore[assignment]
+    proof = fault.prove(context, seen(Point.AFTER_OFFSET_LOG))
+    assert not proof.hit and proof.evidence[0].startswith("batch 2 committed 3.5 s into the partition: ")
+    assert why in proof.evidence[0]
 
 
 @pytest.mark.real

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.placement import split_leader_of
 from onceproof.stack.api import Kafka, Leadership
 
 ELECTION_S = 30.0
-"""The fast preset elects a leader within 4 s; after this time the election counts as failed."""
+"""The fast preset elects a leader within 6 s; after this time the election counts as failed."""
 
 
 def wait_for_new_leader(kafka: Kafka, leader_of: str, before: Leadership) -> Leadership:
@@ -22,6 +23,23 @@ def wait_for_new_leader(kafka: Kafka, leader_of: str, before: Leadership) -> Lea
         return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None  # -1: no leader
 
     return wait_until(f"another broker to lead {leader_of}", moved, deadline_s=ELECTION_S)
+
+
+def why_not_needed(kafka: Kafka, leader_of: str, before: Leadership) -> str:
+    """Why a batch could be committed without this leader, as a clause: another broker was elected, or it was not needed.
+
+    A broker that pauses for longer than its session (``broker.session.timeout.ms``) is fenced (KIP-631), whatever the fault does.
+    """
+    try:
+        now = kafka.leader(*split_leader_of(leader_of))
+    except WaitTimeout:
+        return f"who leads {leader_of} now could not be found out"
+    if now == before:
+        return "it did not need the leader"
+    move = describe_move(leader_of, before, now)
+    return (
+        f"it did not wait, because {move}, although this fault moves no leader; the broker may have paused for a while"
+    )
 
 
 def describe_move(leader_of: str, before: Leadership, after: Leadership) -> str:
