@@ -143,6 +143,7 @@ class LeaderPartition(AtItsPoint[PartitionSpec]):
         )
         lasted = context.timeline.now() - self._struck_at
         if committed(context, seen.query, seen.batch):
+            self.heal(context)  # before the question: the answer may take long if the cluster has no leader
             why = leadership.why_not_needed(context.stack.kafka, self._spec.leader_of, self._before)
             return missed(f"batch {seen.batch} committed {lasted:.1f} s into the partition: {why}")
         if not connected:

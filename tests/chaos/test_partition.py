@@ -136,19 +136,22 @@ def test_a_cut_that_no_request_met_is_a_miss(
     [
         (Leadership(1, 1), "it did not need the leader"),
         (Leadership(2, 2), "leadership of out/0 moved from broker 1 (epoch 1) to broker 2 (epoch 2)"),
-        (None, "who leads out/0 now could not be found out"),
+        (None, "afterwards no leader of out/0 could be found"),
     ],
 )
 def test_a_batch_that_did_not_wait_is_explained_by_the_leader_of_that_moment(
     monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence], now: Leadership | None, why: str
 ) -> None:
+    healed: list[str] = []
+
     def leader(topic: str, partition: int) -> Leadership:
         assert (topic, partition) == ("out", 0)
+        assert healed == ["broker.back"], "the job must not stay cut off while the brokers are asked"
         if now is None:
             raise WaitTimeout("a leader of out-0: 30 s")
         return now
 
-    timeline = SimpleNamespace(now=lambda: 3.5, emit=lambda *_, **__: None)
+    timeline = SimpleNamespace(now=lambda: 3.5, emit=lambda kind, **_: healed.append(kind))
     job = SimpleNamespace(starts=1, pids=list)
     context: Any = SimpleNamespace(
         timeline=timeline, job=job, stack=SimpleNamespace(kafka=SimpleNamespace(leader=leader))

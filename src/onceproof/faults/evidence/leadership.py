@@ -26,19 +26,19 @@ def wait_for_new_leader(kafka: Kafka, leader_of: str, before: Leadership) -> Lea
 
 
 def why_not_needed(kafka: Kafka, leader_of: str, before: Leadership) -> str:
-    """Why a batch could be committed without this leader, as a clause: another broker was elected, or it was not needed.
+    """Why a batch may have been committed without this leader, as a clause: the leader changed meanwhile, or nobody needed it.
 
     A broker that pauses for longer than its session (``broker.session.timeout.ms``) is fenced (KIP-631), whatever the fault does.
     """
     try:
         now = kafka.leader(*split_leader_of(leader_of))
     except WaitTimeout:
-        return f"who leads {leader_of} now could not be found out"
+        return f"afterwards no leader of {leader_of} could be found"
     if now == before:
         return "it did not need the leader"
-    move = describe_move(leader_of, before, now)
     return (
-        f"it did not wait, because {move}, although this fault moves no leader; the broker may have paused for a while"
+        f"meanwhile {describe_move(leader_of, before, now)}, which this fault does not cause; perhaps broker {before.broker} "
+        "paused for longer than broker.session.timeout.ms: run again on a less busy machine"
     )
 
 

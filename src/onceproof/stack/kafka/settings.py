@@ -57,8 +57,8 @@ class Node:
 
 #: For every node. Tested together as a preset, not one by one: after SIGKILL of a leader the next one is elected in 4 to
 #: 5 s; Kafka's defaults need 10 to 17 s. Each time-out is longer than what it supervises: a heartbeat (300 ms) < a broker's
-#: session (4 s); a fetch (100 ms) < the lag after which a replica leaves the ISR (1.5 s). With a session of 2 s a broker that
-#: paused on a busy machine lost its leadership, and a fault of a leader that must stay one could not hit.
+#: session (4 s); a fetch (100 ms) < the lag after which a replica leaves the ISR (1.5 s). With a session of 2 s, a
+#: broker that paused on a busy machine could lose its leadership during a fault that needs it to stay the leader.
 FAST_FAILOVER = {
     "broker.heartbeat.interval.ms": 300,
     "broker.session.timeout.ms": 4000,
