@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 from struct import pack
+from typing import Any
 
 import pytest
 
 from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.instruments.proxy import accept
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.loop import ProxyLoop
 from onceproof.instruments.proxy.rules import WRITES, Action, Condition, Cut, Rule, describe_pattern, writes_to
@@ -125,20 +127,43 @@ def test_a_parked_frame_whose_client_disconnects_is_reported_and_never_delivered
     echo.wait_for(wire.startup())
 
 
-def test_the_death_of_a_parked_client_is_noticed_though_much_of_its_data_is_unread(postgres: Proxied) -> None:
-    """The proxy stops reading at 4 MiB, and the end of a connection comes only after all of its data."""
+#: Reads so many bytes of the answer to its first message, which decides how the kernel ends the connection of a killed client:
+#: with a reset if it had unread data, and otherwise with an end that comes after all that it sent.
+_SENDS_MUCH = f"""
+import socket, sys
+client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+client.sendall({wire.startup()!r})
+for _ in range(int(sys.argv[2])):
+    client.recv(1)
+client.sendall({query("COMMIT") + query("x")!r} + bytes(40_000_000))
+"""
+
+
+@pytest.mark.parametrize("read", [0, len(wire.startup())])
+@pytest.mark.parametrize("late", [False, True])
+def test_the_death_of_a_parked_client_is_noticed_though_much_of_its_data_is_unread(
+    postgres: Proxied, monkeypatch: pytest.MonkeyPatch, read: int, late: bool
+) -> None:
+    """The proxy stops reading at 4 MiB, and the end of a connection comes only after all of its data.
+
+    ``late``: the proxy's thread first looks after the client when that has died.
+    """
+    dead = threading.Event()
+
+    async def has_died(*args: Any) -> bool:
+        if late:
+            dead.wait(20)
+        return await accept.has_died(*args)
+
+    monkeypatch.setattr("onceproof.instruments.proxy.link.has_died", has_died)
     postgres.board.arm(rule := Rule(Condition("commit"), "park"))
-    program = "import socket, sys\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\ns.sendall(sys.stdin.buffer.read())"
-    sent = wire.startup() + query("COMMIT") + query("x" * 40_000_000)
-    with subprocess.Popen([sys.executable, "-c", program, str(postgres.proxy.port)], stdin=subprocess.PIPE) as client:
-        assert client.stdin is not None
-        client.stdin.write(sent)
-        client.stdin.close()
+    with subprocess.Popen([sys.executable, "-c", _SENDS_MUCH, str(postgres.proxy.port), str(read)]) as client:
         hit = rule.wait_for_hit(20)
         (link,) = postgres.proxy.links
         wait_until("the proxy to stop reading", lambda: link._parked is not None and link._parked.paused, deadline_s=20)
         assert hit.undeliverable is None
         client.kill()
+    dead.set()
     wait_until("the death to be noticed", lambda: hit.undeliverable, deadline_s=10)
     assert hit.undeliverable is not None and "the client closed the connection" in hit.undeliverable
 

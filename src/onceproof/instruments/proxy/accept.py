@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 #: How often to look whether a client still exists from which nothing is read.
 _LOOK_EVERY_S = 0.1
-_ESTABLISHED = "01"
+#: States of a TCP connection, in the kernel's numbers (tcp_states.h). A client has died in the state FIN_WAIT1: its process has
+#: closed the connection, or is gone, and the kernel still has data of it to send.
+_ESTABLISHED, _DEAD, _CLOSE, _CLOSE_WAIT = 1, 4, 7, 8
 #: Without a free file descriptor the socket stays readable: the loop would do nothing but fail to accept.
 _AGAIN_S = 0.1
 _BACKLOG = 512
@@ -64,31 +67,39 @@ class Acceptor:
             self._accepted(connection)
 
 
-async def has_died(client: str, listener: int, matters: Callable[[], bool]) -> bool:
+async def has_died(connection: socket.socket, client: str, listener: int, matters: Callable[[], bool]) -> bool:
     """Wait while a client's process exists and it ``matters``; whether the client, ``HOST:PORT``, has died or disconnected.
 
-    For a client from which nothing is read: its end comes only after all of its data. False at once for a client that is not on
-    this machine, whose death is noticed only when it is read again.
+    For a client from which nothing is read: its end comes only after all of its data. ``connection``: the proxy's end. The death
+    of a client on another machine with data to send is noticed only when it is read again.
     """
     port = int(client.rpartition(":")[2])
-    known = _is_established(port, listener)
-    while known and matters() and _is_established(port, listener):
+    was_alive = False
+    while matters():
+        state = _state(port, listener)
+        if state == _DEAD or (was_alive and state is None) or _was_ended(connection):
+            return matters()
+        was_alive = was_alive or state == _ESTABLISHED
         await asyncio.sleep(_LOOK_EVERY_S)
-    return known and matters()
+    return False
 
 
-def _is_established(client: int, listener: int) -> bool:
-    """Whether this machine has an established TCP connection from port ``client`` to port ``listener``.
+def _was_ended(connection: socket.socket) -> bool:
+    """Whether the other end of a connection has reset it, or has ended it after data that all fitted into the buffer."""
+    if sys.platform != "linux":
+        return False
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (_CLOSE, _CLOSE_WAIT)
 
-    When the process has died with data to send, the kernel still sends it, in another state of the connection.
-    """
+
+def _state(client: int, listener: int) -> int | None:
+    """The state of the client's end of a TCP connection from port ``client`` to port ``listener``, if it is on this machine."""
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path("/proc/self/net", name).read_text().splitlines()[1:]:
                 fields = line.split()  # proc(5): 1 and 2 are the addresses, 3 is the state
-                if (_port(fields[1]), _port(fields[2]), fields[3]) == (client, listener, _ESTABLISHED):
-                    return True
-    return False
+                if (_port(fields[1]), _port(fields[2])) == (client, listener):
+                    return int(fields[3], 16)
+    return None
 
 
 def _port(address: str) -> int:

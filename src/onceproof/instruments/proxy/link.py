@@ -221,7 +221,9 @@ class Link:
         self._forward(pieces)
 
     async def _watch_paused(self, parked: Parked) -> None:
-        if await has_died(self.peer, self.proxy.port, lambda: self._parked is parked):
+        assert self.client.transport is not None
+        connection = self.client.transport.get_extra_info("socket")
+        if await has_died(connection, self.peer, self.proxy.port, lambda: self._parked is parked):
             self._client_lost()
 
     def _note_request(self) -> None:
