@@ -5,8 +5,10 @@ Those of consumers take only seconds: the gate runs them all (`tests/consumers/t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,11 @@ SCENARIOS = frozenset(
         "zombie-driver-unfenced",  # stall of the driver; zombie-write
     }
 )
+
+
+#: What `complaints` shows of a log: at most so many lines, of at most so many characters.
+_LAST, _WIDTH = 10, 300
+_COMPLAINT = re.compile("WARN|ERROR|FATAL|PANIC|Exception|Fencing broker|partition leader")
 
 
 @cache
@@ -87,15 +94,28 @@ def by_stack(chosen: Iterable[str]) -> list[str]:
     return sorted(chosen, key=key)
 
 
-def assert_as_expected(name: str, verdict: Verdict) -> None:
-    """The scenario's run has the verdict and the anomalies that it expects, and each of its faults hit."""
+def assert_as_expected(name: str, verdict: Verdict, run_dir: Path | None = None) -> None:
+    """The scenario's run has the verdict and the anomalies that it expects, and each of its faults hit.
+
+    If not, the message also has what the services in ``run_dir`` complained of: CI keeps nothing else of a run.
+    """
     expect = loaded(name).expect
-    assert verdict.outcome.value == expect.verdict, summary(verdict)
-    assert sorted(verdict.anomalies()) == sorted(expect.anomalies), summary(verdict)
+    story = "\n".join([summary(verdict), *complaints(run_dir / "logs")]) if run_dir else summary(verdict)
+    assert verdict.outcome.value == expect.verdict, story
+    assert sorted(verdict.anomalies()) == sorted(expect.anomalies), story
     assert verdict.faults, "a scenario without a fault shows nothing"
-    assert all(f.armed and f.fired and f.hit for f in verdict.faults), summary(verdict)
+    assert all(f.armed and f.fired and f.hit for f in verdict.faults), story
     assert all(f.evidence for f in verdict.faults)
 
 
 def summary(verdict: Verdict) -> str:
     return "\n".join([verdict.outcome, *verdict.reasons, *(f"{f.fault}: {f.evidence}" for f in verdict.faults)])
+
+
+def complaints(logs: Path) -> list[str]:
+    """The last lines of each log that report a problem, or that another broker leads."""
+    return [
+        f"{log.name}: {line[:_WIDTH]}"
+        for log in sorted(logs.glob("*.log"))
+        for line in [line for line in log.read_text("utf-8", "replace").splitlines() if _COMPLAINT.search(line)][-_LAST:]
+    ]

@@ -14,7 +14,7 @@ from onceproof.faults.contract import faults
 from onceproof.scenario_files.load import load
 from onceproof.scenario_files.shipped import find, names
 
-from .gate import OF_CONSUMERS, ON_A_CLUSTER, SCENARIOS, WITH_DATABASES
+from .gate import OF_CONSUMERS, ON_A_CLUSTER, SCENARIOS, WITH_DATABASES, complaints
 from .scheduling import Scheduling, group, has_spark
 
 pytestmark = pytest.mark.sources  # the tests' scenarios use jobs from the source tree
@@ -142,3 +142,12 @@ def with_spark(text: str) -> list[str]:
 
 def test_every_scenario_of_the_gate_exists() -> None:
     assert set(names()) >= SCENARIOS
+
+
+def test_the_message_of_a_failed_run_has_the_last_complaints_of_each_log(tmp_path: Path) -> None:
+    (tmp_path / "kafka-1.log").write_text("".join(f"INFO started {n}\nINFO Fencing broker {n}\n" for n in range(12)))
+    (tmp_path / "postgres.log").write_text("LOG:  ready\nERROR:  no such table\n")
+    assert complaints(tmp_path) == [
+        *(f"kafka-1.log: INFO Fencing broker {n}" for n in range(2, 12)),
+        "postgres.log: ERROR:  no such table",
+    ]

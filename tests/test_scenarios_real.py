@@ -52,7 +52,7 @@ def the_finding(verdict: Verdict, anomaly: str) -> Finding:
 )
 def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
     result = run_once(name)
-    assert_as_expected(name, result.verdict)
+    assert_as_expected(name, result.verdict, result.run_dir)
     record("embedded", name, result.verdict, result.run_dir)
 
 

@@ -98,4 +98,5 @@ def test_a_delay_while_the_quick_network_is_measured_does_not_make_it_slow(
 def test_looking_before_writing_again_does_not_help_and_a_unique_key_does(
     run_once: Callable[[str | Path], Result], name: str
 ) -> None:
-    assert_as_expected(name, run_once(name).verdict)
+    result = run_once(name)
+    assert_as_expected(name, result.verdict, result.run_dir)

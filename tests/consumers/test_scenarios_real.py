@@ -26,7 +26,8 @@ RunOnce = Callable[[str | Path], Result]
 
 @pytest.mark.parametrize("name", [*sorted(OF_CONSUMERS - WITH_DATABASES - ON_A_CLUSTER), "unclean-election-of-input"])
 def test_a_scenario_has_the_expected_verdict_and_every_fault_hits(run_once: RunOnce, name: str) -> None:
-    assert_as_expected(name, run_once(name).verdict)
+    result = run_once(name)
+    assert_as_expected(name, result.verdict, result.run_dir)
 
 
 @pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
@@ -51,7 +52,8 @@ def test_the_naive_pipeline_is_violated_and_its_remedy_holds_under_the_same_faul
     ],
 )
 def test_a_fault_that_needs_a_consumer_of_its_own_hits(run_once: RunOnce, name: str) -> None:
-    assert_as_expected(name, run_once(name).verdict)
+    result = run_once(name)
+    assert_as_expected(name, result.verdict, result.run_dir)
 
 
 def test_the_history_has_the_records_of_a_deleted_topic_and_of_the_new_one(run_once: RunOnce) -> None:

@@ -63,7 +63,7 @@ def test_a_scenario_has_the_verdict_of_the_embedded_stack(
         record_n_a("external", name, refused)
         return
     done = run(loaded, runs_dir=tmp_path / "runs")
-    assert_as_expected(name, done.verdict)
+    assert_as_expected(name, done.verdict, done.run_dir)
     assert secured.left_on(*services) == before, "everything that the run created is removed"
     assert [*journal.folder().iterdir()] == []
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in done.run_dir.rglob("*.json*")}

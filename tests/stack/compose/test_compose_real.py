@@ -143,7 +143,7 @@ def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: P
         return
     before = {one.id for one in client().containers.list(all=True)}
     done = run(loaded, runs_dir=tmp_path)
-    assert_as_expected(name, done.verdict)
+    assert_as_expected(name, done.verdict, done.run_dir)
     record("compose", name, done.verdict, done.run_dir)
     assert {one.id for one in client().containers.list(all=True)} == before, "the run's own containers are removed"
 
