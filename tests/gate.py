@@ -114,8 +114,8 @@ def summary(verdict: Verdict) -> str:
 
 def complaints(logs: Path) -> list[str]:
     """The last lines of each log that report a problem, or that another broker leads."""
-    return [
-        f"{log.name}: {line[:_WIDTH]}"
-        for log in sorted(logs.glob("*.log"))
-        for line in [line for line in log.read_text("utf-8", "replace").splitlines() if _COMPLAINT.search(line)][-_LAST:]
-    ]
+    said: list[str] = []
+    for log in sorted(logs.glob("*.log")):
+        lines = [line for line in log.read_text("utf-8", "replace").splitlines() if _COMPLAINT.search(line)]
+        said += [f"{log.name}: {line[:_WIDTH]}" for line in lines[-_LAST:]]
+    return said
