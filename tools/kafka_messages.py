@@ -26,6 +26,7 @@ WANTED = {
     "Fetch",
     "FindCoordinator",
     "InitProducerId",
+    "ListOffsets",
     "Metadata",
     "OffsetCommit",
     "Produce",

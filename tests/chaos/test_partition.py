@@ -84,7 +84,10 @@ def test_a_cut_from_clients_needs_the_protocol_proxy_but_arms_no_rule(
     spec_of: Callable[[dict[str, Any]], FaultSpec],
 ) -> None:
     for spec, needed in ((SPEC, True), (POSTGRES, True), ({**SPEC, "from": "cluster"}, False)):
-        assert needs_proxy([spec_of(spec)]) is needed and not reads_frames([spec_of(spec)])
+        scenario: Any = SimpleNamespace(input=["orders"], chaos=[spec_of(spec)])
+        assert needs_proxy(scenario) is needed and not reads_frames(scenario.chaos)
+        scenario.input.append("payments")
+        assert needs_proxy(scenario), "the chunks of several topics are held back together"
 
 
 class Cut:

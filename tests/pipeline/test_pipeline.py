@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,10 +16,8 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.pipeline.freezing import between_requests
 from onceproof.pipeline.supervisor import Pipeline, Program
-from onceproof.stack.processes import procfs
-from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.owner import Owner
 
 
 class World:
@@ -368,44 +364,3 @@ def test_a_failure_has_its_cause_and_its_log_and_no_secrets(supervise: Callable[
         'ConnectionError: connection to server at "db", port 5432 failed: Connection refused for ***'
     ]
     assert (failure.foreign_address, failure.log) == ("db:5432", "logs/driver-0.log")
-
-
-def test_a_driver_that_awaits_an_answer_is_resumed_and_stopped_again(
-    supervise: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A running driver reads an answer that it awaits at once; other bytes stay unread."""
-    job = supervise(SLEEP)
-    job.start()
-    stops = 0
-
-    def unread(_pids: list[int]) -> dict[str, int]:
-        idle = {"1": 7}
-        return (
-            {**idle, "2": 5} if psutil.Process(job.pids()[0]).status() == psutil.STATUS_STOPPED and stops == 2 else idle
-        )
-
-    freeze = Service.freeze
-
-    def counted(service: Service) -> None:
-        nonlocal stops
-        stops += 1
-        freeze(service)
-
-    monkeypatch.setattr(procfs, "unread", unread)
-    monkeypatch.setattr(Service, "freeze", counted)
-    with between_requests(job):
-        assert stops == 3, "stopped at the idle connection's bytes, at the answer, and finally"
-        assert psutil.Process(job.pids()[0]).status() == psutil.STATUS_STOPPED
-    assert psutil.Process(job.pids()[0]).status() != psutil.STATUS_STOPPED
-
-
-def test_bytes_that_arrived_and_were_not_read_are_counted() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        peer, _ = server.accept()
-        with peer:
-            inode = str(os.fstat(client.fileno()).st_ino)
-            assert inode not in procfs.unread([os.getpid()])
-            peer.sendall(b"five!")
-            until("the bytes", lambda: procfs.unread([os.getpid()]).get(inode) == 5)
-            client.recv(5)
-            assert inode not in procfs.unread([os.getpid()])

@@ -64,7 +64,7 @@ def gate(
         )  # fail now, not after ten minutes of running; what is interrupted leaves no valid report
 
     qualifies = any(isinstance(item, GateQualification) for item in gated.items)
-    stack = SharedStack(protocol_proxy=qualifies or any(needs_proxy(each.scenario.chaos) for each in loaded.values()))
+    stack = SharedStack(protocol_proxy=qualifies or any(needs_proxy(each.scenario) for each in loaded.values()))
     shared = None if fresh_stack else stack
 
     def execute(scenario: GateScenario) -> Run:

@@ -97,7 +97,7 @@ def shared_stack(loaded: Iterable[LoadedScenario]) -> SharedStack:
     from onceproof.faults.contract import needs_proxy
     from onceproof.stack.sharing.shared import SharedStack
 
-    return SharedStack(protocol_proxy=any(needs_proxy(each.scenario.chaos) for each in loaded))
+    return SharedStack(protocol_proxy=any(needs_proxy(each.scenario) for each in loaded))
 
 
 def report_files(junit: Path | None, given: list[str], output: Output) -> list[tuple[str, Path]]:

@@ -193,7 +193,7 @@ def shared_services(scenario: Scenario, folder: Path, *, fresh_stack: bool = Fal
             yield SharedServices(lambda *_: services, took_s=time.monotonic() - began)
     else:
         # A part of the scenario may need no protocol proxy: the stack has one if the whole needs it.
-        with SharedStack(protocol_proxy=needs_proxy(scenario.chaos)) as stack:
+        with SharedStack(protocol_proxy=needs_proxy(scenario)) as stack:
             yield SharedServices(kind.fetch(scenario, survey=False, shared=stack), stack)
 
 

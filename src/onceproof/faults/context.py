@@ -46,7 +46,7 @@ class FaultContext:
     """Makes the disk of the checkpoint full, or gives it room again (`onceproof.instruments.checkpoint_gate`)."""
 
     def board(self, service: FramedService) -> Board:
-        """The rules of the protocol proxy for that service; the run starts the proxy for a fault that reads frames."""
+        """The rules of the protocol proxy for that service; the run starts it for a fault that reads frames."""
         assert self.stack.frames is not None, "one of the run's faults reads frames"
         return self.stack.frames.board(service)
 

@@ -219,11 +219,15 @@ def reads_frames(specs: Iterable[AnyFaultSpec]) -> bool:
     return any(isinstance(kind, ReadsFrames) and kind.reads_frames(spec) for kind, spec in kinds)
 
 
-def needs_proxy(specs: Iterable[AnyFaultSpec]) -> bool:
-    """Whether the pipeline's connections must pass through the protocol proxy."""
-    listed = list(specs)
+def needs_proxy(scenario: Scenario) -> bool:
+    """Whether the pipeline's connections must pass through the protocol proxy: for a fault, or for several inputs.
+
+    A Spark query asks for the end offsets of one topic after the other; see `onceproof.pipeline.list_offsets`.
+    """
+    listed = list(scenario.chaos)
     kinds = ((fault_of(spec), spec) for spec in listed)
-    return reads_frames(listed) or any(isinstance(k, NotesRequests) and k.notes_requests(spec) for k, spec in kinds)
+    notes = any(isinstance(kind, NotesRequests) and kind.notes_requests(spec) for kind, spec in kinds)
+    return len(scenario.input) > 1 or reads_frames(listed) or notes
 
 
 def strikes_tasks(spec: FaultSpec) -> bool:

@@ -41,6 +41,8 @@ class OffsetLog:
 
     ends: TopicOffsets
     watermark_ms: int | None
+    sources: tuple[frozenset[str], ...] = ()
+    """The topics of each Kafka source, in Spark's order."""
 
 
 def parse_offset_log(text: str) -> OffsetLog:
@@ -52,7 +54,9 @@ def parse_offset_log(text: str) -> OffsetLog:
     if not version.startswith("v"):
         raise ValueError(f"an offset log begins with its version, not {version!r}")
     ends: dict[str, dict[int, int]] = {}
+    read: list[frozenset[str]] = []
     for line in sources:
+        topics = set()
         try:
             source = json.loads(line)
         except json.JSONDecodeError:
@@ -62,8 +66,11 @@ def parse_offset_log(text: str) -> OffsetLog:
         for topic, partitions in source.items():
             if isinstance(partitions, dict) and all(p.isdecimal() and type(o) is int for p, o in partitions.items()):
                 ends.setdefault(topic, {}).update({int(p): int(o) for p, o in partitions.items()})
+                topics.add(topic)
+        if topics:
+            read.append(frozenset(topics))
     watermark = json.loads(metadata).get("batchWatermarkMs") if metadata.startswith("{") else None
-    return OffsetLog(ends, watermark)
+    return OffsetLog(ends, watermark, tuple(read))
 
 
 def parse_commit_log(text: str) -> int | None:
@@ -95,6 +102,8 @@ class Batch:
     committed_by: int | None = None
     next_watermark_ms: int | None = None
     """From ``commits/N``: the watermark of the next batch. None before the commit, or if it could not be read."""
+    sources: tuple[frozenset[str], ...] = ()
+    """The topics of each Kafka source, in Spark's order."""
 
     def records(self) -> int:
         """The number of offsets covered: an upper bound of the records, since control records use offsets too.
@@ -360,7 +369,9 @@ class CheckpointWatcher:
         before = max((number for number in query.batches if number < batch), default=None)
         starts = self._initial(query) if before is None else query.batches[before].ends
         with self._lock:
-            query.batches[batch] = Batch(query.name, batch, starts, log.ends, log.watermark_ms, seen_at, start)
+            query.batches[batch] = Batch(
+                query.name, batch, starts, log.ends, log.watermark_ms, seen_at, start, sources=log.sources
+            )
 
     def _committed(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
         if batch not in query.batches:  # the rename of commits/N was handled before that of offsets/N

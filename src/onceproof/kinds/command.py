@@ -28,6 +28,7 @@ from onceproof.instruments.instruments import Instruments
 from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.pipeline.drive import FeedLoop
 from onceproof.pipeline.feed import Feeder
+from onceproof.pipeline.list_offsets import ListOffsetsHold
 from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hinted_schedules
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline, Program
@@ -95,7 +96,7 @@ class Command:
         if scenario.stack.object_store is not None:
             program, s3a = components.ensure_object_store()
             fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *s3a))
-        frames = survey or needs_proxy(scenario.chaos)
+        frames = survey or needs_proxy(scenario)
         request = StackRequest(scenario.stack, fetched, program, frames)
         own_spark = scenario.stack.spark is not None and scenario.stack.spark.external
 
@@ -154,8 +155,13 @@ class SparkJob:
             )
             for spec in scenario.input
         ]
+        hold = None
+        if stack.frames is not None and len(scenario.input) > 1:
+            hold = ListOffsetsHold(
+                stack.frames.board("kafka"), {spec.topic: spec.partitions for spec in scenario.input}
+            )
         self._loop = FeedLoop(
-            scenario, stack, self._job, self._watcher, self._controller, timeline, self._instruments.modes
+            scenario, stack, self._job, self._watcher, self._controller, timeline, self._instruments.modes, hold
         )
 
     def _supervised(self, owner: Owner) -> Pipeline:

@@ -18,7 +18,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.checkpoint_watcher import Batch, CheckpointWatcher
 from onceproof.pipeline.feed import Feeder
-from onceproof.pipeline.freezing import between_requests
+from onceproof.pipeline.list_offsets import ListOffsetsHold
 from onceproof.pipeline.no_data import BETWEEN_CHUNKS_S, Pending, pending, ran_without_input
 from onceproof.pipeline.supervisor import Failure, Pipeline
 from onceproof.scenario.model import Scenario
@@ -83,9 +83,11 @@ class FeedLoop:
         faults: Faults,
         timeline: Timeline,
         modes: Mapping[str, str],
+        hold: ListOffsetsHold | None = None,
     ) -> None:
-        """``modes``: query that does not log each batch -> its mode; grows while the job runs."""
+        """``modes``: query that does not log each batch -> its mode; grows while the job runs. ``hold``: if there are several inputs."""
         self._modes = modes
+        self._hold = hold
         self._scenario = scenario
         self._stack = stack
         self._job = job
@@ -115,6 +117,8 @@ class FeedLoop:
         """Feed all chunks and wait until the input is drained and every fault is settled; or give up and note why."""
         deadline = self._timeline.now() + self._scenario.limits.deadline_s
         try:
+            if self._hold is not None:
+                self._hold.open()
             for feeder in feeders:
                 feeder.warm_up()
             self._wait_for("the job to fix its start offsets", self._started, deadline)
@@ -137,6 +141,9 @@ class FeedLoop:
             cap = self._scenario.limits.deadline_s
             self._note = f"the job did not reach the end of its input within limits.deadline_s ({cap:.0f} s): {late}"
             self._record_failure()
+        finally:
+            if self._hold is not None:
+                self._hold.close()
         self._log_tail = self._job.log_end(_TAIL_LINES)
 
     def summary(self) -> dict[str, Any]:
@@ -175,15 +182,18 @@ class FeedLoop:
         """Send the chunk of every input while the driver is stopped.
 
         A running driver would plan the records as they arrive: the batch that a fault waits for could hold one record, or
-        those of one partition, and have no n-th COMMIT.
+        those of one partition, and have no n-th COMMIT. A query that reads several topics is held between two plans, so that it sees
+        the records of all of them in its next one.
         """
         due = [pair for pair in zip(self._scenario.input, feeders, strict=True) if chunk < pair[0].chunks]
         together = sum(len(range(*feeder.chunk(chunk))) for _spec, feeder in due) <= _AT_ONCE
         with ExitStack() as sending:
             if together:
                 try:
-                    several = len(due) > 1
-                    sending.enter_context(between_requests(self._job) if several else self._job.frozen())
+                    if self._hold is not None and len(due) > 1:
+                        last = {batch.query: batch for batch in self._watcher.batches()}
+                        sending.enter_context(self._hold.together([batch.sources for batch in last.values()]))
+                    sending.enter_context(self._job.frozen())
                 except WaitTimeout as awake:
                     message = f"the job could not be stopped while chunk {chunk} is sent: {awake.message}"
                     raise EnvironmentProblem(

@@ -297,7 +297,7 @@ class Stack(Protocol):
 
     @property
     def frames(self) -> FrameRules | None:
-        """None in a run in which no fault reads frames."""
+        """None in a run that does not need the protocol proxy."""
 
     @property
     def spark(self) -> Spark | None:

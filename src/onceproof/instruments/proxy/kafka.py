@@ -160,7 +160,10 @@ class KafkaConversation(SplitConversation):
             body = layout(api_name(api), "request", version)
             if body.tagged_header:
                 cursor.skip_tags()
-            facts |= _request_facts(body.read(cursor), self._names)
+            values = body.read(cursor)
+            facts |= _request_facts(values, self._names)
+            if api == _LIST_OFFSETS:
+                facts["partitions"] = _partitions(values)
             cursor.end()
         except Undecodable as trouble:
             facts["undecodable"] = str(trouble)
@@ -223,6 +226,7 @@ class KafkaConversation(SplitConversation):
 
 
 _PRODUCE = 0
+_LIST_OFFSETS = 2
 _METADATA = 3
 
 
@@ -264,3 +268,12 @@ def _topics(body: dict[str, Any], names: dict[bytes, str]) -> list[str]:
                 name = topic.get("Name") or topic.get("Topic") or names.get(topic.get("TopicId", b""))
                 found.append(name or topic.get("TopicId", b"").hex())
     return found
+
+
+def _partitions(body: dict[str, Any]) -> list[str]:
+    """The partitions that a ListOffsets request asks for, as ``topic-number``."""
+    return sorted(
+        f"{topic['Name']}-{partition['PartitionIndex']}"
+        for topic in body["Topics"] or ()
+        for partition in topic["Partitions"] or ()
+    )

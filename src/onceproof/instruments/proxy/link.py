@@ -422,6 +422,8 @@ class Link:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _emit(self, kind: str, rule: Rule, hit: Hit, **more: Any) -> None:
+        if rule.quiet:
+            return
         named = {"rule": rule.name} if rule.name else {}
         self.proxy.emit(kind, **named, **hit.event_data(), **more)
 

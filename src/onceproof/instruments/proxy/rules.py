@@ -151,6 +151,8 @@ class Rule:
     nth: int = 1
     times: int | None = 1
     name: str = ""
+    quiet: bool = False
+    """Stop frames without an event: the harness arms the rule for itself, and it is no part of a fault."""
     hold: bool = False
     """Park the frame until `release` before it is dropped, so that the fault can first check the state it would leave."""
     proceed: Callable[[Frame], bool] | None = None

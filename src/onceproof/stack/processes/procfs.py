@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,30 +76,10 @@ def is_stopped(pid: int) -> bool:
     return all(line[line.rindex(")") + 2] in "TtZXD" for line in lines)
 
 
-def unread(pids: Iterable[int]) -> dict[str, int]:
-    """TCP sockets of these processes with received bytes that were not read: the socket's inode -> number of bytes."""
-    files: set[str] = set()
-    net_folders: dict[str, Path] = {}  # one per network namespace
-    for pid in pids:
-        with suppress(OSError):
-            net_folders[str((_PROC / str(pid) / "ns/net").readlink())] = _PROC / str(pid) / "net"
-            for entry in (_PROC / str(pid) / "fd").iterdir():
-                with suppress(OSError):
-                    files.add(str(entry.readlink()))
-    found: dict[str, int] = {}
-    for folder in net_folders.values():
-        with suppress(OSError):
-            for fields in tcp_sockets(folder):
-                waiting = int(fields[4].partition(":")[2], 16)
-                if waiting and f"socket:[{fields[9]}]" in files:
-                    found[fields[9]] = waiting
-    return found
-
-
 def tcp_sockets(net: Path) -> Iterator[list[str]]:
     """The fields of each TCP socket of a network namespace, from its folder ``/proc/PID/net``.
 
-    proc(5): 3 is the state, 4 the lengths of the queues, in hexadecimal, and 9 the inode.
+    proc(5): 3 is the state, in hexadecimal, and 9 the inode.
     """
     for name in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):

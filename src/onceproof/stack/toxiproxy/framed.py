@@ -1,8 +1,8 @@
 """The protocol proxy in front of Toxiproxy: client -> frames -> bytes -> service, for the connections of a pipeline.
 
 In this order, because a client must see a real RST (through Toxiproxy it would be a FIN), and because a frame that is
-delivered late must still pass through Toxiproxy's toxics. Only a run with a fault that reads frames has it:
-`onceproof.faults.contract.reads_frames`.
+delivered late must still pass through Toxiproxy's toxics. Not every run has it: see
+`onceproof.faults.contract.needs_proxy`.
 """
 
 from __future__ import annotations
