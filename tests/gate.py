@@ -117,5 +117,7 @@ def complaints(logs: Path) -> list[str]:
     return [
         f"{log.name}: {line[:_WIDTH]}"
         for log in sorted(logs.glob("*.log"))
-        for line in [line for line in log.read_text("utf-8", "replace").splitlines() if _COMPLAINT.search(line)][-_LAST:]
+        for line in [line for line in log.read_text("utf-8", "replace").splitlines() if _COMPLAINT.search(line)][
+            -_LAST:
+        ]
     ]
