@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
 from onceproof.base.errors import UsageError
+from onceproof.cli.app import app
 from onceproof.scenario_files.load import load_file
 from onceproof.scenario_files.shipped import find
-from onceproof.stack.compose.profile import PORTS, ComposeProfile
-from onceproof.stack.compose.project import compose_file
+from onceproof.stack.compose.profile import NAME, PORTS, ComposeProfile
+from onceproof.stack.compose.project import Project, compose_file
+from onceproof.stack.external import journal
+from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.profile import load_profile
 from onceproof.stack.kafka import settings
 from onceproof.stack.profiles import profile_of
@@ -94,6 +99,30 @@ def test_faults_that_need_more_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=f"n/a on stack compose: it needs control of {needs}"):
             load_file(path, profile_of("compose"))
+
+
+@pytest.fixture
+def containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
+    """Project -> its containers. The daemon has no others; journals are in a folder of their own."""
+    exist: dict[str, list[str]] = {}
+    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(Project, "containers", lambda project: exist.get(project.name, []))
+    monkeypatch.setattr(journal.Entry, "harness_is_alive", lambda _entry: False)
+    return exist
+
+
+def test_cleanup_forgets_what_went_with_its_containers(containers: dict[str, list[str]]) -> None:
+    left = ObjectJournal("gone", NAME, "127.0.0.1:29092", "127.0.0.1:25432/postgres")
+    left.will_create(Created("topic", "onceproof-0123-orders"))
+    others = ObjectJournal("elsewhere", "staging", "kafka:9092", "")
+    words = ["cleanup", "--stack", "compose"]
+    said = "run gone left nothing: its containers, with Kafka at 127.0.0.1:29092, are gone\n"
+    assert CliRunner().invoke(app, [*words, "--dry-run"]).output == said and left.path.exists()
+    containers["onceproof-gone"] = ["kafka"]
+    assert "`onceproof cleanup` removes them" in CliRunner().invoke(app, words).output and left.path.exists()
+    containers.clear()
+    assert CliRunner().invoke(app, words).output == said and not left.path.exists()
+    assert others.path.exists()
 
 
 def test_the_name_is_not_for_a_profile(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
