@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,27 +101,23 @@ def test_faults_that_need_more_are_refused(tmp_path: Path) -> None:
             load_file(path, profile_of("compose"))
 
 
-@pytest.fixture
-def containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
-    """Project -> its containers. The daemon has no others; journals are in a folder of their own."""
-    exist: dict[str, list[str]] = {}
-    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(Project, "containers", lambda project: exist.get(project.name, []))
+def test_cleanup_forgets_what_went_with_its_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The daemon has no containers of `onceproof up`, and at first those of the killed run."""
+    running = [SimpleNamespace(addresses=lambda: ["127.0.0.1:29092"])]
+    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(Project, "containers", lambda _project: [])
+    monkeypatch.setattr("onceproof.stack.compose.cleanup.of_runs", lambda: running)
     monkeypatch.setattr(journal.Entry, "harness_is_alive", lambda _entry: False)
-    return exist
-
-
-def test_cleanup_forgets_what_went_with_its_containers(containers: dict[str, list[str]]) -> None:
-    left = ObjectJournal("gone", NAME, "127.0.0.1:29092", "127.0.0.1:25432/postgres")
-    left.will_create(Created("topic", "onceproof-0123-orders"))
-    others = ObjectJournal("elsewhere", "staging", "kafka:9092", "")
+    killed = ObjectJournal("killed", NAME, "127.0.0.1:29092", "127.0.0.1:25432/postgres")
+    others = ObjectJournal("elsewhere", "staging", "127.0.0.1:29092", "")
+    for each in (killed, others):
+        each.will_create(Created("topic", "onceproof-0123-orders"))
     words = ["cleanup", "--stack", "compose"]
-    said = "run gone left nothing: its containers, with Kafka at 127.0.0.1:29092, are gone\n"
-    assert CliRunner().invoke(app, [*words, "--dry-run"]).output == said and left.path.exists()
-    containers["onceproof-gone"] = ["kafka"]
-    assert "`onceproof cleanup` removes them" in CliRunner().invoke(app, words).output and left.path.exists()
-    containers.clear()
-    assert CliRunner().invoke(app, words).output == said and not left.path.exists()
+    assert "`onceproof cleanup` removes them" in CliRunner().invoke(app, words).output and killed.path.exists()
+    running.clear()
+    said = "run killed left nothing: its containers, with Kafka at 127.0.0.1:29092, are gone\n"
+    assert CliRunner().invoke(app, [*words, "--dry-run"]).output == said and killed.path.exists()
+    assert CliRunner().invoke(app, words).output == said and not killed.path.exists()
     assert others.path.exists()
 
 

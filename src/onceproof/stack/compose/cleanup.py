@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onceproof.stack.compose.profile import NAME
-from onceproof.stack.compose.project import Project
+from onceproof.stack.compose.project import Project, of_runs
 from onceproof.stack.compose.stack import profile_of
 from onceproof.stack.external import cleanup, journal
 
@@ -20,7 +20,7 @@ def clean_up(*, dry_run: bool = False) -> list[str]:
     for path, entry in journal.abandoned(NAME):
         if profile is not None and (entry.kafka, entry.postgres) == cleanup.addresses(profile):
             continue
-        if Project(f"onceproof-{entry.run}").containers():
+        if any(",".join(project.addresses()) == entry.kafka for project in of_runs()):
             done.append(f"left the containers of run {entry.run}: `onceproof cleanup` removes them")
             continue
         done.append(f"run {entry.run} left nothing: its containers, with Kafka at {entry.kafka}, are gone")
