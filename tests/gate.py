@@ -41,8 +41,6 @@ SCENARIOS = frozenset(
         "zombie-driver-unfenced",  # stall of the driver; zombie-write
     }
 )
-
-
 #: What `complaints` shows of a log: at most so many lines, of at most so many characters.
 _LAST, _WIDTH = 10, 300
 _COMPLAINT = re.compile("WARN|ERROR|FATAL|PANIC|Exception|Fencing broker|partition leader")
@@ -97,14 +95,17 @@ def by_stack(chosen: Iterable[str]) -> list[str]:
 def assert_as_expected(name: str, verdict: Verdict, run_dir: Path | None = None) -> None:
     """The scenario's run has the verdict and the anomalies that it expects, and each of its faults hit.
 
-    If not, the message also has what the services in ``run_dir`` complained of: CI keeps nothing else of a run.
+    If not, the message also has the problems that the logs in ``run_dir`` report: CI keeps nothing else of a run.
     """
+
+    def story() -> str:
+        return "\n".join([summary(verdict), *(complaints(run_dir / "logs") if run_dir else [])])
+
     expect = loaded(name).expect
-    story = "\n".join([summary(verdict), *complaints(run_dir / "logs")]) if run_dir else summary(verdict)
-    assert verdict.outcome.value == expect.verdict, story
-    assert sorted(verdict.anomalies()) == sorted(expect.anomalies), story
+    assert verdict.outcome.value == expect.verdict, story()
+    assert sorted(verdict.anomalies()) == sorted(expect.anomalies), story()
     assert verdict.faults, "a scenario without a fault shows nothing"
-    assert all(f.armed and f.fired and f.hit for f in verdict.faults), story
+    assert all(f.armed and f.fired and f.hit for f in verdict.faults), story()
     assert all(f.evidence for f in verdict.faults)
 
 
@@ -114,10 +115,8 @@ def summary(verdict: Verdict) -> str:
 
 def complaints(logs: Path) -> list[str]:
     """The last lines of each log that report a problem, or that another broker leads."""
-    return [
-        f"{log.name}: {line[:_WIDTH]}"
-        for log in sorted(logs.glob("*.log"))
-        for line in [line for line in log.read_text("utf-8", "replace").splitlines() if _COMPLAINT.search(line)][
-            -_LAST:
-        ]
-    ]
+    said: list[str] = []
+    for log in sorted(logs.glob("*.log")):
+        lines = [line for line in log.read_text("utf-8", "replace").splitlines() if _COMPLAINT.search(line)]
+        said += [f"{log.name}: {line[:_WIDTH]}" for line in lines[-_LAST:]]
+    return said

@@ -24,7 +24,8 @@ from onceproof.scenario.model import At, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 from onceproof.scenario.stack import KafkaStack, StackSpec
 from onceproof.scenario.templates import MEANINGS
-from onceproof.scenario_files.load import load
+from onceproof.scenario_files.load import load, read
+from onceproof.scenario_files.shipped import find, names
 from onceproof.stores.contract import stores
 
 from .guides import GUIDES, executed, files_of
@@ -110,6 +111,18 @@ def test_every_point_is_described_as_in_the_code() -> None:
     described = {Point(name): text.replace("`", "") for name, text in rows.items() if name in {*Point}}
     assert list(described) == list(Point), "in the order of a batch"
     assert all(text.startswith(LEFT_BEHIND[point]) for point, text in described.items())
+
+
+def test_every_point_names_the_faults_that_shipped_scenarios_place_there() -> None:
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (.*) \|$", page("docs/faults.md"), re.MULTILINE))
+    placed = {
+        (fault["at"]["point"], fault["fault"])
+        for name in names()
+        for fault in read(find(name)).data.get("chaos") or []
+        if "point" in fault.get("at", {})
+    }
+    assert len(placed) > 20
+    assert sorted((point, fault) for point, fault in placed if f"`{fault}`" not in rows[point]) == []
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/verdicts.md"])

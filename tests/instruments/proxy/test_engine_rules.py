@@ -127,8 +127,8 @@ def test_a_parked_frame_whose_client_disconnects_is_reported_and_never_delivered
     echo.wait_for(wire.startup())
 
 
-#: Reads so many bytes of the answer to its first message, which decides how the kernel ends the connection of a killed client:
-#: with a reset if it had unread data, and otherwise with an end that comes after all that it sent.
+#: A client, given the port and how many bytes it reads of the answer to its first message. If it is killed with part of the answer
+#: unread, the kernel resets its connection; otherwise the end of the connection comes after all that it sent.
 _SENDS_MUCH = f"""
 import socket, sys
 client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -146,7 +146,7 @@ def test_the_death_of_a_parked_client_is_noticed_though_much_of_its_data_is_unre
 ) -> None:
     """The proxy stops reading at 4 MiB, and the end of a connection comes only after all of its data.
 
-    ``late``: the proxy's thread first looks after the client when that has died.
+    ``late``: the client has died before the proxy looks for the first time.
     """
     dead = threading.Event()
 

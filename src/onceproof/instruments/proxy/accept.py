@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 #: How often to look whether a client still exists from which nothing is read.
 _LOOK_EVERY_S = 0.1
-#: States of a TCP connection, in the kernel's numbers (tcp_states.h). A client has died in the state FIN_WAIT1: its process has
-#: closed the connection, or is gone, and the kernel still has data of it to send.
-_ESTABLISHED, _DEAD, _CLOSE, _CLOSE_WAIT = 1, 4, 7, 8
+#: States of one end of a TCP connection, in the kernel's numbers (tcp_states.h). FIN_WAIT1: its process is gone or has closed the
+#: connection, and the kernel still sends its data. CLOSE, CLOSE_WAIT: the other end has reset the connection, or has ended it.
+_ESTABLISHED, _FIN_WAIT1, _CLOSE, _CLOSE_WAIT = 1, 4, 7, 8
 #: Without a free file descriptor the socket stays readable: the loop would do nothing but fail to accept.
 _AGAIN_S = 0.1
 _BACKLOG = 512
@@ -70,14 +69,14 @@ class Acceptor:
 async def has_died(connection: socket.socket, client: str, listener: int, matters: Callable[[], bool]) -> bool:
     """Wait while a client's process exists and it ``matters``; whether the client, ``HOST:PORT``, has died or disconnected.
 
-    For a client from which nothing is read: its end comes only after all of its data. ``connection``: the proxy's end. The death
-    of a client on another machine with data to send is noticed only when it is read again.
+    For a client from which nothing is read: the end of its connection comes only after all of its data. ``connection``: the
+    proxy's end of it. If a client on another machine dies with data still to send, this is noticed only if it resets the connection.
     """
     port = int(client.rpartition(":")[2])
     was_alive = False
     while matters():
         state = _state(port, listener)
-        if state == _DEAD or (was_alive and state is None) or _was_ended(connection):
+        if state == _FIN_WAIT1 or (was_alive and state is None) or _was_ended(connection):
             return matters()
         was_alive = was_alive or state == _ESTABLISHED
         await asyncio.sleep(_LOOK_EVERY_S)
@@ -85,9 +84,7 @@ async def has_died(connection: socket.socket, client: str, listener: int, matter
 
 
 def _was_ended(connection: socket.socket) -> bool:
-    """Whether the other end of a connection has reset it, or has ended it after data that all fitted into the buffer."""
-    if sys.platform != "linux":
-        return False
+    """Whether the other end has reset the connection, or has ended it and all of its data fitted into the buffers."""
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (_CLOSE, _CLOSE_WAIT)
 
 
