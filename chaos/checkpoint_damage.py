@@ -76,7 +76,8 @@ class CheckpointDamage(AtItsPoint[CheckpointDamageSpec]):
     def placement(cls, spec: CheckpointDamageSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
         proof = {
-            "metadata": "the file was removed, and the next driver runs under another query id",
+            "metadata": f"the file was removed, and the next driver failed with {_SPARK_ERRORS['metadata']}, or runs under "
+            "another query id",
             "commit": f"commits/{n} was removed, and the next driver committed batch {n} again",
             "truncated-commit": f"commits/{n} was truncated, and the next driver failed, or committed a later batch",
             "folder": "the whole checkpoint was removed, and the next driver planned and committed a batch 0",

@@ -90,7 +90,7 @@ class LostWrite(Checker):
         "misplaced. Not evaluated where the run did not drain and no recorded progress shows whether a row is "
         "lost or late. The batch of a row is that of its input record. A sum or a window has no single input "
         "record: its batch is the one in which the window closes (_closes), or the struck batch from whose input "
-        "alone it follows. Otherwise the batch is unknown, and at-most-once is then inconclusive.",
+        "alone it follows. Otherwise the batch is unknown; if a fault fired, at-most-once is then inconclusive.",
         stops=(
             "Webhook: commit what is to be sent in an outbox, with the data; then send it, and mark it as sent after that.",
             "Write rows and progress in one transaction of the sink (onceproof.sinks).",

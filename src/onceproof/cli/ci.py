@@ -20,7 +20,10 @@ def gate(
     ] = "10m",
     update: Annotated[
         bool,
-        typer.Option("--update", help="Write the baseline if every scenario passes, instead of comparing with it."),
+        typer.Option(
+            "--update",
+            help="Write the baseline if every scenario passes within the budget, instead of comparing with it.",
+        ),
     ] = False,
     settings: Annotated[
         Path, typer.Option(metavar="FILE", help="The file with the table [gate].", dir_okay=False)

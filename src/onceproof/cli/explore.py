@@ -55,8 +55,8 @@ def explore(
     sample of the rest, are repeated with real kills. Any other job is run with
     real kills each time. The scenario's own faults are not used.
 
-    Exit code 1 if a violation is confirmed, 0 if every schedule held and real
-    kills agree, else 3.
+    Exit code 1 if a violation is confirmed or the run without faults is
+    violated, 0 if every schedule held and real kills agree, else 3.
 
     \b
     onceproof explore my_function.yaml --pairs

@@ -61,7 +61,7 @@ _COLUMNS: dict[str, dict[str, pa.DataType]] = {
         "commit_order": pa.int64(),  # Postgres: position of its commit in the stream; null for Kafka
         "key": pa.binary(),  # Kafka key; null for Postgres
         "content": pa.string(),  # Kafka: the value as text; Postgres: the new row as JSON, column -> text or null
-        "raw": pa.binary(),  # Kafka: the value where it is not UTF-8 (content is null then)
+        "raw": pa.binary(),  # Kafka: the value where it is not UTF-8 (content is null then), or where a format or function decodes it
         "before": pa.string(),  # Postgres update and delete: the old row as JSON
         "visibility": pa.string(),  # committed | aborted | open
         "timestamp_ms": pa.int64(),  # Kafka; null for Postgres, whose commits have one

@@ -25,3 +25,14 @@ def provider_of(profile: StackProfile) -> type[ExternalStack]:
     from onceproof.stack.external.stack import ExternalStack
 
     return ExternalStack
+
+
+def clean_up_stack(name: str, *, dry_run: bool = False) -> list[str]:
+    """Remove what killed runs left there: what was done, as sentences. Raises `UsageError` and `EnvironmentProblem`."""
+    if name == NAME:
+        from onceproof.stack.compose import cleanup as of_containers
+
+        return of_containers.clean_up(dry_run=dry_run)
+    from onceproof.stack.external import cleanup
+
+    return cleanup.clean_up(load_profile(name), dry_run=dry_run)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
 from onceproof.base.errors import UsageError
+from onceproof.cli.app import app
 from onceproof.scenario_files.load import load_file
 from onceproof.scenario_files.shipped import find
-from onceproof.stack.compose.profile import PORTS, ComposeProfile
-from onceproof.stack.compose.project import compose_file
+from onceproof.stack.compose.profile import NAME, PORTS, ComposeProfile
+from onceproof.stack.compose.project import Project, compose_file
+from onceproof.stack.external import journal
+from onceproof.stack.external.journal import Created, ObjectJournal
 from onceproof.stack.external.profile import load_profile
 from onceproof.stack.kafka import settings
 from onceproof.stack.profiles import profile_of
@@ -94,6 +99,26 @@ def test_faults_that_need_more_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=f"n/a on stack compose: it needs control of {needs}"):
             load_file(path, profile_of("compose"))
+
+
+def test_cleanup_forgets_what_went_with_its_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The daemon has no containers of `onceproof up`, and at first those of the killed run."""
+    running = [SimpleNamespace(addresses=lambda: ["127.0.0.1:29092"])]
+    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(Project, "containers", lambda _project: [])
+    monkeypatch.setattr("onceproof.stack.compose.cleanup.of_runs", lambda: running)
+    monkeypatch.setattr(journal.Entry, "harness_is_alive", lambda _entry: False)
+    killed = ObjectJournal("killed", NAME, "127.0.0.1:29092", "127.0.0.1:25432/postgres")
+    others = ObjectJournal("elsewhere", "staging", "127.0.0.1:29092", "")
+    for each in (killed, others):
+        each.will_create(Created("topic", "onceproof-0123-orders"))
+    words = ["cleanup", "--stack", "compose"]
+    assert "`onceproof cleanup` removes them" in CliRunner().invoke(app, words).output and killed.path.exists()
+    running.clear()
+    said = "run killed left nothing: its containers, with Kafka at 127.0.0.1:29092, are gone\n"
+    assert CliRunner().invoke(app, [*words, "--dry-run"]).output == said and killed.path.exists()
+    assert CliRunner().invoke(app, words).output == said and not killed.path.exists()
+    assert others.path.exists()
 
 
 def test_the_name_is_not_for_a_profile(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,9 @@ def cleaned(dry_run: bool, as_json: bool, stack: str | None = None) -> str:
 
         done = clean_up(dry_run=dry_run)
     else:
-        from onceproof.stack.external import cleanup
-        from onceproof.stack.external.profile import load_profile
+        from onceproof.stack.profiles import clean_up_stack
 
-        done = cleanup.clean_up(load_profile(stack), dry_run=dry_run)
+        done = clean_up_stack(stack, dry_run=dry_run)
     if as_json:
         return json.dumps({"dry_run": dry_run, "done": done})
     return "\n".join(done) if done else "nothing was left behind"

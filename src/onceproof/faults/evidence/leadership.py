@@ -44,6 +44,11 @@ def why_not_needed(kafka: Kafka, leader_of: str, before: Leadership) -> str:
 
 def describe_move(leader_of: str, before: Leadership, after: Leadership) -> str:
     """The change as a sentence of evidence."""
+    if after.broker == before.broker:
+        return (
+            f"broker {before.broker} lost the leadership of {leader_of} and was elected again "
+            f"(epoch {before.epoch}, then {after.epoch})"
+        )
     return (
         f"leadership of {leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
         f"to broker {after.broker} (epoch {after.epoch})"

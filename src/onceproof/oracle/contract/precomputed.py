@@ -58,7 +58,7 @@ class OracleRunner:
     """Writes the rows that a reader sees after that run: output -> Parquet file, each column a text. Raises `NotEvaluated`."""
 
     def run(self, place: str, argv: list[str]) -> None:
-        """Run one program to its end. Raises `OracleFailed`, beginning with ``place``, with the program's last words."""
+        """Run one program to its end. Raises `OracleFailed`, beginning with ``place``, and with the end of its output."""
         limit = self.scenario.limits.deadline_s
         log = self.directory.logs / "oracle.log"
         try:
@@ -70,13 +70,13 @@ class OracleRunner:
         except WaitTimeout:
             service.kill()
             why = f"it did not end within {limit:g} s (limits.deadline_s)"
-            raise OracleFailed(f"{place}: {why}\n{self._last_words(log)}".rstrip()) from None
+            raise OracleFailed(f"{place}: {why}\n{self._end_of(log)}".rstrip()) from None
         code = service.returncode
         service.kill()  # ends what it started as well
         if code != 0:
-            raise OracleFailed(f"{place}: it ended with exit code {code}\n{self._last_words(log)}".rstrip())
+            raise OracleFailed(f"{place}: it ended with exit code {code}\n{self._end_of(log)}".rstrip())
 
-    def _last_words(self, log: Path) -> str:
+    def _end_of(self, log: Path) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
         text = "\n".join((lines[began[-1] :] if began else lines)[-_LAST_LINES:])

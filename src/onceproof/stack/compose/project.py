@@ -226,6 +226,12 @@ def compose_file() -> Path:
     return Path(str(files("onceproof") / "compose" / "compose.yaml"))
 
 
+def of_runs() -> list[Project]:
+    """The projects that runs started for themselves and that still have containers."""
+    labels = [one.labels for one in client().containers.list(all=True, filters={"label": _RUN})]
+    return [Project(name) for name in sorted({of[_PROJECT] for of in labels if of[_RUN] and _PROJECT in of})]
+
+
 def clean_up(run_id: str, daemon: str | None, *, dry_run: bool) -> list[str]:
     """Remove the project of a killed run from the ``daemon`` at this address. Returns sentences.
 

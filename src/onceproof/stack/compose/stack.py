@@ -194,7 +194,7 @@ class ComposeStack(ExternalStack):
             found.up(brokers, run_id=owner.run_id, ports=dict(zip(PORTS, lease(owner, len(PORTS)), strict=True)))
             timeline.emit("stack.ready", service="containers", seconds=round(time.monotonic() - began, 3))
         found.check_health()
-        stack = super().start(scenario, _profile_of(found), owner, run_dir, components, timeline)
+        stack = super().start(scenario, profile_of(found), owner, run_dir, components, timeline)
         stack._images = found.versions()
         return stack
 
@@ -202,7 +202,7 @@ class ComposeStack(ExternalStack):
         return {**super().versions(), **self._images}
 
 
-def _profile_of(found: Project) -> ComposeProfile:
+def profile_of(found: Project) -> ComposeProfile:
     """The profile of a project whose containers run."""
     postgres = PostgresProfile(uri=found.postgres_uri(), password=SecretStr(found.postgres_password()))
     kafka = KafkaProfile(bootstrap=",".join(found.addresses()))
