@@ -139,6 +139,7 @@ def test_a_cut_that_no_request_met_is_a_miss(
     [
         (Leadership(1, 1), "it did not need the leader"),
         (Leadership(2, 2), "leadership of out/0 moved from broker 1 (epoch 1) to broker 2 (epoch 2)"),
+        (Leadership(1, 2), "broker 1 lost the leadership of out/0 and was elected again (epoch 1, then 2)"),
         (None, "afterwards no leader of out/0 could be found"),
     ],
 )

@@ -46,7 +46,7 @@ def test_the_first_source_is_held_and_the_second_passes(board: Board, hold: List
     with hold.together(SOURCES):
         assert not is_held(board, ask("b", "payments-0")), "the plan has begun before"
         assert is_held(board, ask("a", "orders-0", "orders-1"))
-        assert not is_held(board, ask("c", "other-0")), "it is no input"
+        assert not is_held(board, ask("c", "other-0")), "nobody feeds this topic"
     assert not is_held(board, ask("a", "orders-0", "orders-1")), "nothing is held any more"
 
 
