@@ -224,9 +224,8 @@ def test_the_documented_pipelines_are_yaml_and_name_existing_commands() -> None:
     assert github_job["jobs"]["exactly-once"]["steps"] and gitlab_job["exactly-once"]["artifacts"]["reports"]
     assert hooks["repos"][0]["hooks"] == [{"id": "onceproof-validate"}]
     text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
-    code = re.findall(
-        r"^```.*?^```|`[^`\n]+`", text, re.DOTALL | re.MULTILINE
-    )  # elsewhere the word may just be the product's name
+    # Only in code: elsewhere the word may just be the product's name.
+    code = re.findall(r"^```.*?^```|`[^`\n]+`", text, re.DOTALL | re.MULTILINE)
     commands = set(re.findall(r"\bonceproof ([a-z]+) ", "\n".join(code)))
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     known |= {c.callback.__name__ for g in app.registered_groups for c in g.typer_instance.registered_commands}

@@ -85,7 +85,10 @@ class FeedLoop:
         modes: Mapping[str, str],
         hold: ListOffsetsHold | None = None,
     ) -> None:
-        """``modes``: query that does not log each batch -> its mode; grows while the job runs. ``hold``: if there are several inputs."""
+        """``modes``: query that does not log each batch -> its mode; grows while the job runs.
+
+        ``hold``: holds queries that read several topics while chunks are sent; None for one input, or without the protocol proxy.
+        """
         self._modes = modes
         self._hold = hold
         self._scenario = scenario

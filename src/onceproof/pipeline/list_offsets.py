@@ -56,7 +56,7 @@ class ListOffsetsHold:
         self._follow = Rule(Condition("ListOffsets"), "park", times=None, proceed=self._follows, quiet=True)
 
     def open(self) -> None:
-        """Begin to follow the requests. Without it, the first requests after `together` began are taken for a call's first."""
+        """Begin to follow the requests: before the first chunk, so that the rest of a call is not taken for a new one."""
         self._board.arm(self._follow)
 
     def close(self) -> None:

@@ -101,11 +101,16 @@ def test_faults_that_need_more_are_refused(tmp_path: Path) -> None:
             load_file(path, profile_of("compose"))
 
 
-def test_cleanup_forgets_what_went_with_its_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The daemon has no containers of `onceproof up`, and at first those of the killed run."""
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_cleanup_forgets_what_went_with_its_containers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_hand: bool
+) -> None:
+    """At first the daemon has the containers of the killed run. ``by_hand``: it also has those of `onceproof up`, elsewhere."""
+    profile = SimpleNamespace(name=NAME, kafka=SimpleNamespace(bootstrap="127.0.0.1:39092"), postgres=None)
+    monkeypatch.setattr("onceproof.stack.compose.cleanup.profile_of", lambda _project: profile)
     running = [SimpleNamespace(addresses=lambda: ["127.0.0.1:29092"])]
     monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(Project, "containers", lambda _project: [])
+    monkeypatch.setattr(Project, "containers", lambda _project: [profile] if by_hand else [])
     monkeypatch.setattr("onceproof.stack.compose.cleanup.of_runs", lambda: running)
     monkeypatch.setattr(journal.Entry, "harness_is_alive", lambda _entry: False)
     killed = ObjectJournal("killed", NAME, "127.0.0.1:29092", "127.0.0.1:25432/postgres")

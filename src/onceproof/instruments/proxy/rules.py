@@ -152,7 +152,7 @@ class Rule:
     times: int | None = 1
     name: str = ""
     quiet: bool = False
-    """Stop frames without an event: the harness arms the rule for itself, and it does not belong to a fault."""
+    """Stop frames without an event: the harness needs the rule itself, and no fault armed it."""
     hold: bool = False
     """Park the frame until `release` before it is dropped, so that the fault can first check the state it would leave."""
     proceed: Callable[[Frame], bool] | None = None

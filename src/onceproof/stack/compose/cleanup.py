@@ -16,9 +16,10 @@ def clean_up(*, dry_run: bool = False) -> list[str]:
     """
     by_hand = Project()
     profile = profile_of(by_hand) if by_hand.containers() else None
-    done = []
+    done, here = [], []
     for path, entry in journal.abandoned(NAME):
         if profile is not None and (entry.kafka, entry.postgres) == cleanup.addresses(profile):
+            here.append((path, entry))
             continue
         if any(",".join(project.addresses()) == entry.kafka for project in of_runs()):
             done.append(f"left the containers of run {entry.run}: `onceproof cleanup` removes them")
@@ -26,4 +27,4 @@ def clean_up(*, dry_run: bool = False) -> list[str]:
         done.append(f"run {entry.run} left nothing: its containers, with Kafka at {entry.kafka}, are gone")
         if not dry_run:
             path.unlink(missing_ok=True)
-    return done if profile is None else done + cleanup.clean_up(profile, dry_run=dry_run)
+    return done if profile is None else done + cleanup.clean_up(profile, dry_run=dry_run, journals=here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -42,14 +43,18 @@ def _is_named_by(identity: str, made: Created) -> bool:
     return made.name.startswith((f"onceproof-{identity}-", f"onceproof_{identity}_"))
 
 
-def clean_up(profile: StackProfile, *, dry_run: bool = False) -> list[str]:
+def clean_up(
+    profile: StackProfile, *, dry_run: bool = False, journals: Iterable[tuple[Path, journal.Entry]] | None = None
+) -> list[str]:
     """Remove what killed runs left on this stack. Returns what was done (``dry_run``: would be done) as sentences.
+
+    ``journals``: of these runs only; None: of every killed run that used the stack of this name.
 
     Raises `EnvironmentProblem` that names what could not be removed; that stays in its journal.
     """
     done: list[str] = []
     failed: list[str] = []
-    for path, entry in journal.abandoned(profile.name):
+    for path, entry in journal.abandoned(profile.name) if journals is None else journals:
         if (entry.kafka, entry.postgres) != addresses(profile):
             failed.append(
                 f"run {entry.run} used Kafka {entry.kafka} and Postgres {entry.postgres or '(none)'}, "
