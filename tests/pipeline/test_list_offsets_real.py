@@ -13,7 +13,7 @@ from onceproof.scenario_files.load import load_file
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).parent / "two_sources_job.py"
-CHUNKS = 20
+CHUNKS = 12
 
 SCENARIO = f"""
 stack: {{kafka: {{brokers: 3}}}}
