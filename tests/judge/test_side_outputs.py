@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.judge.verdict import check
+from onceproof.judge.verdict import judge
 from onceproof.scenario_files.load import load
 
 PLACE = {"partition": "p", "offset": "o"}
@@ -29,7 +29,7 @@ def orders(run: Any, *, written: list[int], errors: dict[str, Any], claim: dict[
 
 
 def judged(run: Any) -> Verdict:
-    return check(run.save())
+    return judge(run.save())
 
 
 ALL = [0, 1, 2, 3, 4]
