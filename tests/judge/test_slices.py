@@ -14,7 +14,9 @@ from onceproof.expectation.decode import decode_topics
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.open import open_case
+from onceproof.judge.slices import cut
 from onceproof.judge.slices.cut import name_of
+from onceproof.judge.slices.excerpt import Excerpt, Part
 from onceproof.judge.verdict import check, judge, judge_case, judge_sought
 from onceproof.scenario.model import Scenario
 
@@ -117,6 +119,25 @@ def test_reordering_keeps_both_records(clean_run: Any) -> None:
     assert verdict.anomalies() == {"reordered": 1}
     assert [r["offset"] for r in rows(folder, "input")] == [0, 4]
     assert len(rows(folder, "output")) == 2
+
+
+def test_no_set_of_parts_is_judged_twice_or_within_one_that_did_not_show_the_finding(
+    clean_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[set[Part]] = []
+    shows: list[bool] = []
+    judged = cut._Search._judged
+
+    def noted(search: Any, excerpt: Excerpt, keep: set[Part]) -> bool:
+        tried.append(keep)
+        shows.append(judged(search, excerpt, keep))
+        return shows[-1]
+
+    monkeypatch.setattr(cut._Search, "_judged", noted)
+    test_reordering_keeps_both_records(clean_run)
+    failed = [keep for keep, shown in zip(tried, shows, strict=True) if not shown]
+    assert failed and len(tried) == len(set(map(frozenset, tried)))
+    assert not [keep for keep in tried for other in failed if keep < other]
 
 
 def test_a_wrong_value_of_a_sum_stores_the_expected_rows(stored_run: Any) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def export(case: Case, verdict: Verdict, finding: Finding, judge: Judge) -> Path
             excerpt, keep = found
             keep = search.reduced(excerpt, keep)
             folder = case.history.run_dir / FOLDER / re.sub(r"[^\w.-]+", "-", name_of(finding))
-            excerpt.write(case, keep, folder, search.about(), search.expect())
+            excerpt.write(case, keep, folder, search.about, search.expect())
             return folder
     return None
 
@@ -86,13 +87,16 @@ class _Search:
         self._judge = judge
         self._anomalies = set(verdict.anomalies())
         self._judgings = 0
+        self._failed: list[set[Part]] = []
+        """The sets of parts of the present excerpt that did not show the finding."""
         self._shown: Verdict | None = None
         """The verdict on the smallest excerpt so far that shows the finding."""
 
+    @cached_property
     def about(self) -> SliceRecord:
         """The run and finding that the slice is from."""
         finding = self._finding
-        found = self._case.rows(_STRUCK, self._identity()) if self._was_compared() else []
+        found = self._case.rows(_STRUCK, self._identity) if self._was_compared() else []
         struck = {"struck": StruckRecord(**found[0])} if found else {}
         return SliceRecord(
             of=self._case.history.run_dir.name,
@@ -117,6 +121,7 @@ class _Search:
     def first(self) -> tuple[Excerpt, set[Part]] | None:
         """The first excerpt that shows the finding, and the parts of it that were kept."""
         for excerpt in self._excerpts():
+            self._failed.clear()
             near = {part for part, is_near in excerpt.parts.items() if is_near}
             for keep in [near, set(excerpt.parts)] if len(near) < len(excerpt.parts) else [near]:
                 if self._shows(excerpt, keep):
@@ -125,16 +130,37 @@ class _Search:
 
     def reduced(self, excerpt: Excerpt, keep: set[Part]) -> set[Part]:
         """``keep`` without the parts that are not needed: tries to remove halves, then quarters, down to single parts."""
+        parts = sorted(keep, key=lambda part: (self._rank(excerpt, part), part))
         pieces = 2
-        while keep and self._judgings < MAX_JUDGINGS:
-            smaller = next((less for less in _without_a_piece(keep, pieces) if self._shows(excerpt, less)), None)
+        while parts and self._judgings < MAX_JUDGINGS:
+            candidates = (less for less in _without_a_piece(parts, pieces) if self._may_show(excerpt, set(less)))
+            smaller = next((less for less in candidates if self._shows(excerpt, set(less))), None)
             if smaller is not None:
-                keep, pieces = smaller, max(pieces - 1, 2)
-            elif pieces >= len(keep):
+                parts, pieces = smaller, max(pieces - 1, 2)
+            elif pieces >= len(parts):
                 break
             else:
-                pieces = min(2 * pieces, len(keep))
-        return keep
+                pieces = min(2 * pieces, len(parts))
+        return set(parts)
+
+    def _rank(self, excerpt: Excerpt, part: Part) -> int:
+        """Lower for parts that are more likely to be needed."""
+        if part == self._own(excerpt):
+            return 0
+        if part[0] == "table":
+            return 1
+        if part[0] == "batch" and part[-1] == str(self._witness.batch):
+            return 2
+        return 3 if excerpt.parts[part] else 4
+
+    def _own(self, excerpt: Excerpt) -> Part | None:
+        """The part that holds the rows of the witness's identity."""
+        return excerpt.groups.get((self._identity["output"], self._identity["id"]))
+
+    def _may_show(self, excerpt: Excerpt, keep: set[Part]) -> bool:
+        """Whether it is worth judging: not without the witness's own rows, and not within a set that did not show the finding."""
+        own = self._own(excerpt)
+        return (own is None or own in keep) and not any(keep <= failed for failed in self._failed)
 
     def _excerpts(self) -> Iterator[Excerpt]:
         """Excerpts from narrow to wide; each first with the oracle asked again, then with stored expectations."""
@@ -153,7 +179,7 @@ class _Search:
             (every, _ALL),
         ):
             gatherer = Gatherer(case, outputs, mentions)
-            gatherer.take("SELECT $output AS output, $id AS id", self._identity())
+            gatherer.take("SELECT $output AS output, $id AS id", self._identity)
             gatherer.take_mentioned()
             if wider is not None:
                 values = {"xids": sorted(mentions.xids), "batch": self._witness.batch}
@@ -173,6 +199,7 @@ class _Search:
                 excerpt.parts.pop(("table", name), None)
             yield excerpt
 
+    @cached_property
     def _identity(self) -> dict[str, Any]:
         """The witness's output and its identity as the case writes ids; the id is None if the witness names no effect."""
         values = self._witness.identity
@@ -189,9 +216,15 @@ class _Search:
         if self._judgings >= MAX_JUDGINGS:
             return False
         self._judgings += 1
+        shows = self._judged(excerpt, keep)
+        if not shows:
+            self._failed.append(keep)
+        return shows
+
+    def _judged(self, excerpt: Excerpt, keep: set[Part]) -> bool:
         folder = self._case.history.run_dir / FOLDER / ".trial"
         try:
-            excerpt.write(self._case, keep, folder, self.about(), {})
+            excerpt.write(self._case, keep, folder, self.about, {})
             with open_case(folder) as trial:
                 verdict = self._judge(trial, self._finding.anomaly, self._is_sought)
                 if verdict is None or not set(verdict.anomalies()) <= self._anomalies:
@@ -235,9 +268,8 @@ def _expected(case: Case, only: str = "") -> list[Any]:
     return case.sql(_EXPECTED.format(only=only)).fetchall()
 
 
-def _without_a_piece(keep: set[Part], pieces: int) -> Iterator[set[Part]]:
-    """``keep`` without each of ``pieces`` equal pieces in turn, the last one first: the front holds what is near."""
-    parts = sorted(keep)
+def _without_a_piece(parts: list[Part], pieces: int) -> Iterator[list[Part]]:
+    """``parts`` without each of ``pieces`` equal pieces in turn, the last one first."""
     size = -(-len(parts) // pieces)
     for start in reversed(range(0, len(parts), size)):
-        yield keep - set(parts[start : start + size])
+        yield parts[:start] + parts[start + size :]
