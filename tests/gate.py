@@ -22,7 +22,6 @@ from onceproof.scenario_files.shipped import find, names
 SCENARIOS = frozenset(
     {
         "aborted-input-uncommitted",  # aborted-input; aborted-read
-        "avro-orders-to-topic",  # Avro in and out, and a change of the schema
         "checkpoint-metadata-lost-query-id",  # checkpoint-damage
         "effectively-once",  # crash, partition, lost-ack and reject, and it is held
         "executor-crash",  # crash of an executor, on a cluster
@@ -31,7 +30,6 @@ SCENARIOS = frozenset(
         "naive-append",  # duplicate
         "postgres-crash",  # crash of Postgres, and of one session
         "producer-retries-naive",  # lost-ack and lost-request at Kafka; reordered
-        "replay-diverges",  # diverged-replay, wrong-value
         "retention-skips-batch",  # retention; lost-write
         "sink-refuses-swallowed",  # reject in three forms; an error that the job hides
         "stopped-in-batch-naive",  # stop (SIGTERM); lost-write

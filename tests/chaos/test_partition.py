@@ -176,7 +176,7 @@ def test_a_batch_that_did_not_wait_is_explained_by_the_leader_of_that_moment(
     ("name", "proof"),
     [
         ("postgres-cut-off.yaml", "Postgres was cut off from its clients"),
-        ("broker-cut-off.yaml", "leadership of copies/0 moved"),
+        pytest.param("broker-cut-off.yaml", "leadership of copies/0 moved", marks=pytest.mark.full),
     ],
 )
 def test_a_job_that_waits_for_a_service_holds(run_once: Callable[[str | Path], Result], name: str, proof: str) -> None:

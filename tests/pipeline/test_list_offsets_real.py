@@ -10,7 +10,7 @@ import pytest
 from onceproof.run import run
 from onceproof.scenario_files.load import load_file
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).parent / "two_sources_job.py"
 CHUNKS = 12

@@ -25,3 +25,6 @@ TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
     "kafka-dead-letters": RefusingKafka,
     "staged-dead-letters": RefusingStaged,
 }
+
+#: Those that are another one with an option: it publishes its outbox, or writes refused rows as dead letters.
+VARIANTS = frozenset(name for name in TARGETS if name.endswith(("-publishing", "-dead-letters")))

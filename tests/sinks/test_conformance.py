@@ -1,4 +1,7 @@
-"""Every shipped sink passes every check of `conformance`, on a real broker and a real Postgres."""
+"""Every shipped sink passes every check of `conformance`, on a real broker and a real Postgres.
+
+The gate (`tox`) runs the checks of what a variant adds to a sink, and those in `OF_VARIANTS`; `tox -e full` runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,16 @@ import pytest
 from onceproof.stack.embedded import EmbeddedStack
 
 from .bench import Bench
-from .conformance import CHECKS, OF
-from .targets import TARGETS
+from .conformance import CHECKS, OF, crash_after_the_commit, replay
+from .targets import TARGETS, VARIANTS
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
+
+OF_VARIANTS = (replay, crash_after_the_commit)
+
+
+def marks(sink: str, check: Callable[[Bench], None]) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.full,) if sink in VARIANTS and check in CHECKS and check not in OF_VARIANTS else ()
 
 
 @pytest.fixture
@@ -25,8 +34,11 @@ def services(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> EmbeddedS
 
 @pytest.mark.parametrize(
     ("sink", "check"),
-    [(sink, check) for sink in TARGETS for check in (*CHECKS, *OF.get(sink, ()))],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
+    [
+        pytest.param(sink, check, marks=marks(sink, check), id=f"{sink}-{check.__name__}")
+        for sink in TARGETS
+        for check in (*CHECKS, *OF.get(sink, ()))
+    ],
 )
 def test_a_shipped_sink(sink: str, check: Callable[[Bench], None], services: EmbeddedStack, tmp_path: Path) -> None:
     check(Bench(TARGETS[sink](services, "onceproof.sinks"), tmp_path))

@@ -43,11 +43,12 @@ def scenario(
     return path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "application", "outcome", "anomalies"),
     [
         ("naive-append", "naive-append", Outcome.VIOLATED, ["duplicate"]),
-        pytest.param("effectively-once", "flights-to-both", Outcome.HELD, [], marks=pytest.mark.full),
+        ("effectively-once", "flights-to-both", Outcome.HELD, []),
     ],
 )
 def test_a_job_started_by_spark_submit_has_the_same_verdict(
