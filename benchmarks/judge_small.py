@@ -3,6 +3,8 @@
 ``python benchmarks/judge_small.py`` writes a small run of generated records for a Kafka output and for a Postgres output, judges
 each many times in a process of its own, and prints the least and the median CPU time. ``--run DIR`` takes a stored run instead.
 
+With ``--slices`` the judgement is that of ``onceproof check``, which also cuts a slice for each finding.
+
 ``--against PYTHON`` names the interpreter of another checkout's environment: both judge the same run in turns, so that
 whatever else the machine does meets both, and the last column compares the medians.
 """
@@ -25,12 +27,13 @@ parser.add_argument("--records", type=int, default=600)
 parser.add_argument("--times", type=int, default=10, help="judgements in one process")
 parser.add_argument("--turns", type=int, default=3, help="processes of each interpreter")
 parser.add_argument("--run", type=Path, help="a stored run, instead of generated ones")
+parser.add_argument("--slices", action="store_true", help="cut the findings' slices too")
 parser.add_argument("--against", help="another interpreter")
 
 JUDGE = """
 import json, resource, sys
 from pathlib import Path
-from onceproof.judge.verdict import judge
+from onceproof.judge.verdict import check, judge
 
 def used():
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -39,15 +42,15 @@ def used():
 run, found = Path(sys.argv[1]), []
 for n in range(int(sys.argv[2]) + 2):
     before = used()
-    verdict = judge(run)
+    verdict = check(run) if sys.argv[3:] else judge(run)
     found.append(used() - before)
 print(json.dumps([verdict.outcome.value, found[2:]]))
 """
 
 
-def judged(python: str, run: Path, times: int) -> tuple[str, list[float]]:
+def judged(python: str, run: Path, times: int, *, slices: bool) -> tuple[str, list[float]]:
     """The outcome, and the CPU seconds of each judgement; the first two are left out."""
-    command = [python, "-c", JUDGE, str(run), str(times)]
+    command = [python, "-c", JUDGE, str(run), str(times), *(["slices"] if slices else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     outcome, seconds = json.loads(done.stdout.splitlines()[-1])
     return outcome, seconds
@@ -59,7 +62,7 @@ def measure(name: str, run: Path, args: argparse.Namespace) -> None:
     outcomes = set()
     for _ in range(args.turns):
         for python in pythons:
-            outcome, some = judged(python, run, args.times)
+            outcome, some = judged(python, run, args.times, slices=args.slices)
             outcomes.add(outcome)
             seconds[python] += some
     here = seconds[pythons[0]]

@@ -22,9 +22,9 @@ from onceproof.judge.findings import Verdict
 from . import gate
 
 VARIABLE = "ONCEPROOF_CONFORMANCE"
-#: The gate's scenarios with Spark, and every way to lose a request or an answer.
+#: The gate's scenarios with Spark, one with Avro, one whose replay diverges, and every way to lose a request or an answer.
 SCENARIOS = (
-    *sorted(gate.SCENARIOS),
+    *sorted({*gate.SCENARIOS, "avro-orders-to-topic", "replay-diverges"}),
     *("lost-ack-kafka", "lost-ack-postgres"),
     str(Path(__file__).parent / "scenarios" / "lost-request.yaml"),
 )
@@ -50,6 +50,12 @@ def record_n_a(stack: Stack, scenario: str, refused: ScenarioError) -> None:
     found = [re.fullmatch(pattern, problem.message) for problem in refused.problems]
     assert all(found), refused
     _store(stack, scenario, {"n_a": "; ".join(dict.fromkeys(f"{one[1]}: {one[2]}" for one in found if one))})
+
+
+def record_not_evaluated(stack: Stack, scenario: str, verdict: Verdict, anomaly: str) -> None:
+    """Store that this anomaly cannot be found there, because no client can read the brokers' log files."""
+    assert anomaly in {name.partition("@")[0] for name in verdict.not_evaluated}, verdict
+    _store(stack, scenario, {"n_a": f"{anomaly}: it needs the brokers' log files"})
 
 
 def _store(stack: Stack, scenario: str, result: dict[str, Any]) -> None:

@@ -117,6 +117,39 @@ def test_unknown_markers_are_not_evaluated(clean_run: Any) -> None:
     assert "does not record when its transactions ended" in verdict.not_evaluated["precommitted-read@rows"]
 
 
+@pytest.mark.parametrize(
+    ("end", "start", "producer", "why"),
+    [
+        (9, 0, None, "(in/0 holds 2 offsets without a record)"),
+        (8, 0, None, "(in/0 holds 1 offset without a record)"),
+        (7, 0, None, None),
+        (7, 3, None, None),
+        (9, 0, -1, None),
+    ],
+    ids=["two markers", "one marker", "no marker", "removed records", "read from the log"],
+)
+def test_committed_input_of_an_unread_log_may_be_transactional(
+    stored_run: Any, end: int, start: int, producer: int | None, why: str | None
+) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT i, _partition, _offset FROM "in"'}}
+    for i in range(7):
+        run.send(None, {"i": i})
+        run.tables["input"][-1]["producer_id"] = producer
+        run.record("out", {"i": i})
+    run.add(
+        "partitions", {"topic": "in", "partition": 0, "start_offset": start, "stable_offset": end, "end_offset": end}
+    )
+    run.progress({0: end})
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    found = verdict.not_evaluated.get("precommitted-read@out")
+    assert found == (
+        why and f"some input may be transactional {why}, and the history does not record when its transactions ended"
+    )
+
+
 def test_input_without_transactions_needs_no_markers(clean_run: Any) -> None:
     assert judge(clean_run.save()).not_evaluated == {}
 
