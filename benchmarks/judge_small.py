@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -76,10 +77,12 @@ def measure(name: str, run: Path, args: argparse.Namespace) -> None:
 def main() -> None:
     args = parser.parse_args()
     print(machine())
-    if args.run is not None:
-        measure(args.run.name, args.run, args)
-        return
     with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
+        if args.run is not None:
+            run = Path(scratch) / args.run.name
+            shutil.copytree(args.run, run)  # ``check`` writes its verdict and slices into it
+            measure(run.name, run, args)
+            return
         for kind in ("kafka", "postgres"):
             for name, damage in (("no damage", Damage()), ("damaged", Damage(lost={(1, 7)}, doubled={(2, 9)}))):
                 run = Path(scratch) / f"{kind} {name}"

@@ -161,7 +161,7 @@ _WITHOUT_RECORD = """
 
 
 def _unknown(case: Case, *, aborted: bool) -> str | None:
-    """Why the history does not show when the transactions of the input ended, if it has any. None: it does."""
+    """Why it is unknown when the input's transactions ended. None: it is known, or nothing shows that there were any."""
     unrecorded = "the history does not record when its transactions ended"
     if aborted:
         return f"some input is transactional, and {unrecorded}"

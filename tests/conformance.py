@@ -53,7 +53,7 @@ def record_n_a(stack: Stack, scenario: str, refused: ScenarioError) -> None:
 
 
 def record_not_evaluated(stack: Stack, scenario: str, verdict: Verdict, anomaly: str) -> None:
-    """Store that this anomaly cannot be found there, because no client can read the brokers' log files."""
+    """Store that this anomaly cannot be found there. A test fails if the verdict does not say so."""
     assert anomaly in {name.partition("@")[0] for name in verdict.not_evaluated}, verdict
     _store(stack, scenario, {"n_a": f"{anomaly}: it needs the brokers' log files"})
 

@@ -1,6 +1,6 @@
 """Every shipped sink passes every check of `conformance`, on a real broker and a real Postgres.
 
-The gate (`tox`) runs the checks of what a variant adds to a sink, and those in `OF_VARIANTS`; `tox -e full` runs all of them.
+Of a variant of a sink, the gate (`tox`) checks only what the variant adds, and `OF_VARIANTS`; `tox -e full` runs every check.
 """
 
 from __future__ import annotations

@@ -129,7 +129,10 @@ class _Search:
         return None
 
     def reduced(self, excerpt: Excerpt, keep: set[Part]) -> set[Part]:
-        """``keep`` without the parts that are not needed: tries to remove halves, then quarters, down to single parts."""
+        """``keep`` without the parts that are not needed: tries to remove halves, then quarters, down to single parts.
+
+        It assumes that no subset of a set shows the finding if the set does not. If that is wrong, a slice keeps a part too many.
+        """
         parts = sorted(keep, key=lambda part: (self._rank(excerpt, part), part))
         pieces = 2
         while parts and self._judgings < MAX_JUDGINGS:
