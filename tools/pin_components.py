@@ -13,6 +13,8 @@ from typing import Any
 
 from jgo.maven import MavenContext
 
+from onceproof.stack.fetch import maven as maven_files
+
 PINS = Path(__file__).parent.parent / "src/onceproof/stack/fetch/components.json"
 
 KAFKA = "4.3.1"
@@ -23,6 +25,7 @@ QPID = "9.2.0"
 DELTA = "4.4.0"
 HADOOP = "3.5.0"
 AWS_SDK = "2.35.4"
+APICURIO = "3.0.9"
 
 #: The modules of the AWS SDK that the s3a file system needs, 12 MB. Hadoop names the SDK's bundle of 600 MB instead.
 AWS_MODULES = (
@@ -83,6 +86,8 @@ ALONE = {
         "software.amazon.eventstream:eventstream:1.0.1",
         "org.reactivestreams:reactive-streams:1.0.4",
     ],
+    # The whole program, in one archive.
+    "apicurio-registry": [f"io.apicurio:apicurio-registry-app:{APICURIO}:all:tar.gz"],
     # Its only dependency, checker-qual, consists of annotations.
     "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],
     # The program itself. Its dependencies are all plugins, one of which needs an artifact that is not published.
@@ -97,6 +102,7 @@ VERSIONS = {
     "qpid-broker": QPID,
     "delta": DELTA,
     "hadoop-aws": HADOOP,
+    "apicurio-registry": APICURIO,
 }
 
 
@@ -108,7 +114,7 @@ def main() -> None:
 
 
 def _jars(maven: Any, name: str) -> list[dict[str, str]]:
-    artifacts = [maven.create_dependency(coordinate).artifact for coordinate in ALONE[name]]
+    artifacts = [maven_files.artifact(maven, coordinate) for coordinate in ALONE[name]]
     if name in WITH_DEPENDENCIES:
         roots = [maven.create_dependency(coordinate) for coordinate in WITH_DEPENDENCIES[name]]
         inputs, transitive = maven.resolver.resolve(roots)
@@ -118,8 +124,9 @@ def _jars(maven: Any, name: str) -> list[dict[str, str]]:
 
 def _pin(artifact: Any) -> dict[str, str]:
     path: Path = artifact.resolve()
+    kind = [artifact.classifier, artifact.packaging] if artifact.packaging != "jar" else []
     return {
-        "coordinate": f"{artifact.groupId}:{artifact.artifactId}:{artifact.version}",
+        "coordinate": ":".join([artifact.groupId, artifact.artifactId, artifact.version, *kind]),
         "file": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }

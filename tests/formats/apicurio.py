@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import socket
 import subprocess
@@ -14,15 +13,13 @@ from pathlib import Path
 
 import pytest
 import requests
-from filelock import FileLock
-from jgo.maven import MavenContext
 
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
-from onceproof.stack.fetch.components import cache_folder
+from onceproof.stack.fetch.components import ensure_registry
 from onceproof.stack.fetch.java import find_java
 
 VERSION = "3.0.9"
-_SHA256 = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"
 _START_S = 240.0
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
@@ -73,19 +70,10 @@ def apicurio(folder: Path) -> Iterator[Apicurio]:
 
 
 def _archive() -> Path:
-    cache = cache_folder()
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / ".apicurio-registry.lock"):
-        maven = MavenContext(repo_cache=cache / f"apicurio-registry-{VERSION}-for-tests", timeout=60)
-        artifact = maven.project("io.apicurio", "apicurio-registry-app").at_version(VERSION).artifact("all", "tar.gz")
-        try:
-            found = Path(artifact.resolve())
-        except (requests.RequestException, RuntimeError) as error:
-            pytest.skip(f"Apicurio Registry cannot be fetched: {error}")
-    with found.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    assert digest == _SHA256, f"{found} is damaged: delete it"
-    return found
+    try:
+        return ensure_registry(progress=False)
+    except EnvironmentProblem as missing:
+        pytest.skip(f"Apicurio Registry cannot be fetched: {missing}")
 
 
 def _wait(process: subprocess.Popen[bytes], made: Apicurio, log: Path) -> None:

@@ -18,6 +18,7 @@ def up(
     brokers: Annotated[
         int, typer.Option(help="1: a single Kafka node. 3: three brokers and a controller.", min=1, max=3)
     ] = 1,
+    registry: Annotated[bool, typer.Option("--registry", help="Also start a schema registry, in memory.")] = False,
     build_from: Annotated[
         str | None,
         typer.Option(
@@ -35,7 +36,7 @@ def up(
 
     \b
     onceproof up
-    onceproof up --brokers 3
+    onceproof up --brokers 3 --registry
     onceproof up --build-from debian:bookworm-slim
     """
     with failing_well() as output:
@@ -50,12 +51,14 @@ def up(
             for image in images.build(build_from, components.ensure()):
                 output.say(f"built {image}")
         project = Project()
-        project.up(brokers)
+        project.up(brokers, registry=registry)
+        url = project.registry_url()
         output.result(
             f"Kafka      {','.join(project.addresses())}\n"
             f"Postgres   {project.postgres_uri()}\n"
             f"password   {project.postgres().name} has it as POSTGRES_PASSWORD\n"
-            "next       onceproof run naive-append --stack compose\n"
+            + ("" if url is None else f"registry   {url}\n")
+            + "next       onceproof run naive-append --stack compose\n"
             "           onceproof down"
         )
 

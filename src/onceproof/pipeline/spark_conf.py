@@ -15,13 +15,20 @@ from pathlib import Path
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.stack import LOOPBACK
 from onceproof.stack.fetch import driver_archive
-from onceproof.stack.spark_settings import Cluster, ExternalCluster, inherited
+from onceproof.stack.spark_settings import AnyCluster, inherited
 
 #: Variables of the job that its tasks need, and workers do not have: the password file, and the failpoints' socket.
 _FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
 
 MOST_WAIT_MS = 100
 """The longest wait for a trigger with ``pipeline: {trigger: fast}``: short next to a batch, and no busy loop."""
+
+
+def _python(cluster: AnyCluster | None) -> dict[str, str]:
+    """Which Python runs the tasks. Without it, Spark's workers use the first python3 on PATH."""
+    if cluster is not None and cluster.python is not None:
+        return {"PYSPARK_PYTHON": cluster.python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def job_environment(
     own: Mapping[str, str],
     secrets: Sequence[str],
     checkpoint: CheckpointFiles | None = None,
-    cluster: Cluster | ExternalCluster | None = None,
+    cluster: AnyCluster | None = None,
     events: Path | None = None,
     defaults: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
@@ -86,8 +93,7 @@ def job_environment(
     users = {
         **inherited(),
         "SPARK_LOCAL_IP": host,
-        # Without it Spark's workers use the first python3 on PATH.
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        **_python(cluster),
         "PYTHONUNBUFFERED": "1",
         # PySpark creates a folder there while it starts, and leaves it behind if it is killed then.
         "TMPDIR": str(scratch),

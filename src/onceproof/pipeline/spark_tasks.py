@@ -17,6 +17,7 @@ import psutil
 
 from onceproof.base.waiting import wait_until
 from onceproof.stack.processes import procfs
+from onceproof.stack.processes.connections import connections
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -68,9 +69,8 @@ def holds(process: TaskProcess, client: str, to: str) -> bool:
 def _has_connection(pid: int, client: str, to: str) -> bool:
     # Compare both ends: another connection may use the same local port, to another service.
     ports = tuple(int(end.rpartition(":")[2]) for end in (client, to))
-    with suppress(psutil.Error):
-        connections = psutil.Process(pid).net_connections("tcp")
-        return any((c.laddr.port, c.raddr.port) == ports for c in connections if c.laddr and c.raddr)
+    with suppress(PermissionError):
+        return any((one.here[1], one.there[1]) == ports for one in connections(pid))
     return False
 
 

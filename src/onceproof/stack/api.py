@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from onceproof.instruments.proxy.rules import Board
     from onceproof.stack.processes.owner import Service
-    from onceproof.stack.spark_settings import Cluster, ExternalCluster
+    from onceproof.stack.spark_settings import AnyCluster
 
 Stream = Literal["upstream", "downstream"]
 FramedService = Literal["kafka", "postgres", "object-store"]
@@ -239,10 +239,11 @@ class Postgres(Protocol):
 
 
 class Spark(Protocol):
-    """A standalone Spark (`onceproof.stack.spark`), or an external cluster (`onceproof.stack.external.spark`)."""
+    """A standalone Spark (`onceproof.stack.spark`; in containers: `onceproof.stack.compose.spark`), or an external cluster
+    (`onceproof.stack.external.spark`)."""
 
     @property
-    def conf(self) -> Cluster | ExternalCluster: ...
+    def conf(self) -> AnyCluster: ...
 
     def pids(self) -> list[int]:
         """Every process below the run's own workers: executors, and the Python workers of their tasks."""

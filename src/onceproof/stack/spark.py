@@ -29,7 +29,7 @@ from onceproof.stack.processes.owner import Owner, Service
 from onceproof.stack.processes.ports import accepts_connections, lease
 from onceproof.stack.spark_settings import Cluster, inherited
 
-_READY_S = 60.0
+READY_S = 60.0
 """The master and then the workers take 2 s each on two idle cores."""
 _ASK_S = 2.0
 _DAEMON_MB = 256
@@ -92,7 +92,7 @@ class SparkCluster:
             )
         _wait(
             f"{spec.workers} Spark workers to register",
-            lambda: _registered_workers(ui) == spec.workers,
+            lambda: registered_workers(HOST, ui) == spec.workers,
             [master, *workers],
         )
         arguments = folder / "driver.args"
@@ -148,10 +148,10 @@ def _listen(host: str, port: int, ui: int) -> list[str]:
     return ["--host", host, "--port", str(port), "--webui-port", str(ui)]
 
 
-def _registered_workers(ui: int) -> int:
-    """How many live workers the master reports; -1 without an answer."""
+def registered_workers(host: str, ui: int) -> int:
+    """How many live workers the master whose web page is there reports; -1 without an answer."""
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{ui}/json/", timeout=_ASK_S) as answer:
+        with urllib.request.urlopen(f"http://{host}:{ui}/json/", timeout=_ASK_S) as answer:
             status: Mapping[str, int] = json.load(answer)
     except (OSError, urllib.error.URLError, ValueError):
         return -1
@@ -160,7 +160,7 @@ def _registered_workers(ui: int) -> int:
 
 def _wait(reason: str, probe: Callable[[], bool], services: list[Service]) -> None:
     try:
-        wait_until(reason, probe, deadline_s=_READY_S, abandon=lambda: _check(services))
+        wait_until(reason, probe, deadline_s=READY_S, abandon=lambda: _check(services))
     except WaitTimeout as late:
         raise ServiceFailed(late.message, log_tail=services[-1].log_tail()) from late
 

@@ -42,6 +42,8 @@ class Cluster:
     archive: Path | None
     """Class archive of Spark, so that executors start quickly."""
     host: ClassVar[str] = LOOPBACK
+    python: ClassVar[str | None] = None
+    """What starts the Python of tasks; None: the driver's own."""
 
     def settings(self, scratch: Path, jars: Sequence[Path]) -> dict[str, str]:
         """Settings of the driver. Its workers have the ``jars``, after Spark's own, as in the archive."""
@@ -54,6 +56,29 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class ContainerCluster:
+    """A standalone Spark in containers, as seen by a job."""
+
+    master: str
+    """``spark://host:port``."""
+    arguments: Path
+    """As in `Cluster`."""
+    memory_mb: int
+    """Heap of an executor: all the memory of its worker."""
+    host: str
+    """The address of this machine at which executors reach the driver."""
+    python: ClassVar[str | None] = "python3"
+
+    def settings(self, scratch: Path, jars: Sequence[Path]) -> dict[str, str]:
+        """Settings of the driver, which serves the ``jars`` to its executors."""
+        return {
+            "spark.authenticate": "true",
+            "spark.executor.memory": f"{self.memory_mb}m",
+            "spark.jars": _served(jars),
+        }
+
+
+@dataclass(frozen=True)
 class ExternalCluster:
     """An external Spark cluster, as seen by a job. Its workers know nothing of onceproof."""
 
@@ -62,10 +87,18 @@ class ExternalCluster:
     host: str = LOOPBACK
     """The address of this machine at which executors reach the driver."""
     arguments: ClassVar[None] = None
+    python: ClassVar[str | None] = None
 
     def settings(self, scratch: Path, jars: Sequence[Path]) -> dict[str, str]:
         """Settings of the driver, which serves the ``jars`` to its executors."""
-        return {"spark.jars": ",".join(jar.absolute().as_uri() for jar in jars)}
+        return {"spark.jars": _served(jars)}
+
+
+def _served(jars: Sequence[Path]) -> str:
+    return ",".join(jar.absolute().as_uri() for jar in jars)
+
+
+AnyCluster = Cluster | ContainerCluster | ExternalCluster
 
 
 def inherited() -> dict[str, str]:

@@ -43,7 +43,7 @@ def built() -> None:
     try:
         client()
         compose_command()
-        if len(images.local_images()) < 2:
+        if len(images.local_images()) < 4:
             list(images.build(os.environ.get("ONCEPROOF_TEST_BASE", "debian:bookworm-slim"), components.ensure()))
     except EnvironmentProblem as missing:
         if "ONCEPROOF_CONTAINERS" in os.environ:

@@ -1,6 +1,6 @@
 """Builds the images of ``compose.yaml`` from a local Debian image, for machines without a registry.
 
-They hold what the embedded stack uses: Kafka's pinned jars and the wheel's Postgres.
+They hold what the embedded stack uses: Kafka's pinned jars, the wheel's Postgres, and Spark from the package pyspark.
 """
 
 from __future__ import annotations
@@ -8,20 +8,27 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
+from importlib.metadata import files as files_of
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from typing import IO
 
 from docker.errors import APIError, BuildError
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.stack.compose.daemon import client
-from onceproof.stack.fetch.components import Components, shipped
+from onceproof.stack.fetch.components import Components, ensure_registry, shipped
 from onceproof.stack.kafka.settings import LOGGING
 from onceproof.stack.postgres import find_binaries
 
 _POSTGRES_TAG = "onceproof/postgres:18"
+_FOR_TASKS = ("psycopg", "psycopg-binary", "confluent-kafka", "typing-extensions")
+"""Packages that tasks import to write to Kafka and Postgres, in the image of Spark."""
 BUILD = "`onceproof up --build-from BASE`, BASE a local Debian image"
 """How to get the images where none can be pulled."""
 
@@ -30,18 +37,37 @@ _IMAGE = re.compile(r"\$\{(\w+_IMAGE):-([^}]+)\}")
 
 
 def build(base: str, components: Components) -> Iterator[str]:
-    """Build both images from ``base``; yields the name of each one when it is done. Raises `EnvironmentProblem`."""
+    """Build the images from ``base``; yields the name of each one when it is done. Raises `EnvironmentProblem`."""
     jars = [(f"libs/{jar.name}", jar) for jar in components.kafka_jars]
     yield _built("kafka", _kafka_tag(), base, jars, {"log4j2.properties": LOGGING})
     programs = find_binaries().parent
     libraries = programs.parents[1] / f"{programs.parent.name}.libs"
     yield _built("postgres", _POSTGRES_TAG, base, [("pginstall18", programs), ("libs", libraries)], {})
+    archive = ensure_registry()
+    yield _built("registry", _registry_tag(), base, [("registry.tar.gz", archive)], {})
+    # Last, because only some scenarios use it.
+    spark = Path(str(files("pyspark")))
+    of_spark = [("bin", spark / "bin"), ("jars", spark / "jars"), ("lib", spark / "python" / "lib")]
+    yield _built("spark", _spark_tag(), base, [*of_spark, *_packages()], {})
+
+
+def _packages() -> Iterator[tuple[str, Path]]:
+    """Name in the image, and file, for each file of `_FOR_TASKS`."""
+    for package in _FOR_TASKS:
+        for file in files_of(package) or ():
+            if "__pycache__" not in file.parts and ".." not in file.parts:
+                yield f"packages/{file}", Path(str(file.locate()))
 
 
 def local_images() -> dict[str, str]:
     """Variable of ``compose.yaml`` -> the image built here, for those that exist in this version."""
     built = {tag for image in client().images.list() for tag in image.tags}
-    wanted = {"ONCEPROOF_KAFKA_IMAGE": _kafka_tag(), "ONCEPROOF_POSTGRES_IMAGE": _POSTGRES_TAG}
+    wanted = {
+        "ONCEPROOF_KAFKA_IMAGE": _kafka_tag(),
+        "ONCEPROOF_POSTGRES_IMAGE": _POSTGRES_TAG,
+        "ONCEPROOF_REGISTRY_IMAGE": _registry_tag(),
+        "ONCEPROOF_SPARK_IMAGE": _spark_tag(),
+    }
     return {variable: tag for variable, tag in wanted.items() if tag in built}
 
 
@@ -55,12 +81,48 @@ def needed() -> dict[str, bool]:
 
 
 def _kafka_tag() -> str:
-    version = next(component.version for component in shipped() if component.name == "kafka")
-    return f"onceproof/kafka:{version}"
+    return f"onceproof/kafka:{_version('kafka')}"
+
+
+def _registry_tag() -> str:
+    return f"onceproof/registry:{_version('apicurio-registry')}"
+
+
+def _version(component: str) -> str:
+    return next(each.version for each in shipped() if each.name == component)
+
+
+def _spark_tag() -> str:
+    return f"onceproof/spark:{version('pyspark')}-python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _built(service: str, tag: str, base: str, folders: list[tuple[str, Path]], texts: dict[str, str]) -> str:
-    context = io.BytesIO()
+    with tempfile.TemporaryFile() as context:  # Spark is too large for the memory
+        _pack(context, service, folders, texts)
+        context.seek(0)
+        try:
+            client().images.build(fileobj=context, custom_context=True, tag=tag, buildargs={"BASE": base}, rm=True)
+        except (BuildError, APIError) as failed:
+            raise EnvironmentProblem(
+                f"image {tag} could not be built from {base}: {failed}", hint=_needs(service)
+            ) from None
+    return tag
+
+
+def _needs(service: str) -> str:
+    needs = (
+        "BASE must be a Debian image of this machine (`docker images`), with Java or with access to Debian's packages"
+    )
+    if service == "spark":
+        needs += (
+            f"; its python3 must be Python {sys.version_info.major}.{sys.version_info.minor}, as here. "
+            "Only scenarios with stack.spark need this image; the others are built"
+        )
+    return needs
+
+
+def _pack(context: IO[bytes], service: str, folders: list[tuple[str, Path]], texts: dict[str, str]) -> None:
+    """Write the build's files as an archive: the image's own, ``texts``, and ``folders`` (name there, file or folder)."""
     with tarfile.open(fileobj=context, mode="w") as archive:
         own = files("onceproof") / "compose" / "images" / service
         for entry in own.iterdir():
@@ -71,15 +133,6 @@ def _built(service: str, tag: str, base: str, folders: list[tuple[str, Path]], t
             archive.addfile(member, io.BytesIO(text.encode()))
         for name, folder in folders:
             archive.add(folder, arcname=name, filter=_readable)
-    context.seek(0)
-    try:
-        client().images.build(fileobj=context, custom_context=True, tag=tag, buildargs={"BASE": base}, rm=True)
-    except (BuildError, APIError) as failed:
-        raise EnvironmentProblem(
-            f"image {tag} could not be built from {base}: {failed}",
-            hint="BASE must be a Debian image of this machine (`docker images`), with Java or with access to Debian's packages",
-        ) from None
-    return tag
 
 
 def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -14,7 +14,8 @@ NAME = "compose"
 BY_HAND = "onceproof"
 """Name of the project that `onceproof up` starts."""
 
-PORTS = (*(f"ONCEPROOF_KAFKA_PORT_{broker}" for broker in (1, 2, 3)), "ONCEPROOF_POSTGRES_PORT")
+_POSTGRES_PORT = "ONCEPROOF_POSTGRES_PORT"
+PORTS = (*(f"ONCEPROOF_KAFKA_PORT_{broker}" for broker in (1, 2, 3)), _POSTGRES_PORT, "ONCEPROOF_REGISTRY_PORT")
 """Variables of compose.yaml that choose the published ports."""
 
 
@@ -35,6 +36,6 @@ class ComposeProfile(StackProfile):
     @classmethod
     def planned(cls) -> Self:
         """The profile before anything runs: with the usual ports, and without a password."""
-        port = os.environ.get(PORTS[0], "29092"), os.environ.get(PORTS[-1], "25432")
+        port = os.environ.get(PORTS[0], "29092"), os.environ.get(_POSTGRES_PORT, "25432")
         postgres = PostgresProfile(uri=f"postgresql://onceproof@{HOST}:{port[1]}/postgres")
         return cls(kafka=KafkaProfile(bootstrap=f"{HOST}:{port[0]}"), postgres=postgres)

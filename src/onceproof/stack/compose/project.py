@@ -12,6 +12,7 @@ import os
 import secrets
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from docker.models.networks import Network
 from onceproof.base.errors import EnvironmentProblem, OnceproofError, ServiceFailed
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
+from onceproof.scenario.stack import SparkStack
 from onceproof.stack.compose.daemon import address, client, compose_command
 from onceproof.stack.compose.images import BUILD, local_images
 from onceproof.stack.compose.profile import BY_HAND, PORTS
@@ -38,12 +40,41 @@ _RUN_VARIABLE = "ONCEPROOF_RUN"
 _NODE = "onceproof.kafka.node"
 _NETWORK = "com.docker.compose.network"
 _PASSWORD = "ONCEPROOF_POSTGRES_PASSWORD"  # noqa: S105  # the name of the variable
+_SECRET_IN_CONTAINER = "_SPARK_AUTH_SECRET"  # noqa: S105
+_MASTER, _WORKER = "spark-master", "spark-worker"
 _CONTROLLER = 9
 _HEALTHY_S = 120.0
 _COMMAND_S = 600
 """Pulling images may take minutes."""
 _GONE_S = 30.0
-_QUORUM = "/var/lib/kafka/data/__cluster_metadata-0/quorum-state"
+_DATA = "/var/lib/kafka/data"
+_QUORUM = f"{_DATA}/__cluster_metadata-0/quorum-state"
+
+
+@dataclass(frozen=True)
+class ClusterOfRun:
+    """The Spark of a run: its size, and the folders that its workers share with the driver."""
+
+    spec: SparkStack
+    run_dir: Path
+    scratch: Path
+
+    def variables(self) -> dict[str, str]:
+        """The variables of compose.yaml, with a new secret."""
+        secret = secrets.token_urlsafe(24)
+        hide(secret)
+        return {
+            "ONCEPROOF_SPARK_SECRET": secret,
+            "ONCEPROOF_SPARK_CORES": str(self.spec.cores),
+            "ONCEPROOF_SPARK_MEMORY_MB": str(self.spec.memory_mb),
+            "ONCEPROOF_RUN_FOLDER": str(self.run_dir.absolute()),
+            "ONCEPROOF_SCRATCH_FOLDER": str(self.scratch),
+            "ONCEPROOF_USER": f"{os.getuid()}:0",
+        }
+
+    def scale(self) -> list[str]:
+        """Options of ``compose up``."""
+        return ["--scale", f"{_WORKER}={self.spec.workers}"]
 
 
 @dataclass(frozen=True)
@@ -54,27 +85,44 @@ class Project:
 
     # -- start and end ----------------------------------------------------------------------------------------------
 
-    def up(self, brokers: int, *, run_id: str = "", ports: Mapping[str, int] | None = None) -> None:
-        """Start Kafka with 1 or 3 brokers and Postgres, and return when all are healthy; if one is not, remove all again.
+    def up(
+        self,
+        brokers: int,
+        *,
+        run_id: str = "",
+        ports: Mapping[str, int] | None = None,
+        spark: ClusterOfRun | None = None,
+        registry: bool = False,
+    ) -> None:
+        """Start Kafka with 1 or 3 brokers and Postgres, and what else is asked for. Return when all are healthy; if one is
+        not, remove all again.
 
         ``ports``: variable of `PORTS` -> port. Raises `EnvironmentProblem` (an image cannot be had, a port is taken) and
         `ServiceFailed` with the last lines of a container that ended.
         """
         if self.containers():
-            if self.brokers() == brokers:
+            if self.brokers() == brokers and (self.registry_url() is not None or not registry):
                 self._wait_until_healthy()
                 return
+            without = " and no registry" if registry else ""
             raise EnvironmentProblem(
-                f"project {self.name} is up with {self.brokers()} broker(s)", hint="run `onceproof down` first"
+                f"project {self.name} is up with {self.brokers()} broker(s){without}", hint="run `onceproof down` first"
             )
         password = secrets.token_urlsafe(18)
         hide(password)
         more = {name: str(port) for name, port in (ports or {}).items()}
+        profiles, scale = ["one" if brokers == 1 else "three"], []
+        if registry:
+            profiles.append("registry")
+        if spark is not None:
+            profiles.append("spark")
+            more, scale = more | spark.variables(), spark.scale()
         try:
             self._compose(
                 "up",
                 "--detach",
-                profiles="one" if brokers == 1 else "three",
+                *scale,
+                profiles=",".join(profiles),
                 variables={**local_images(), **os.environ, **more, _RUN_VARIABLE: run_id, _PASSWORD: password},
             )
             self._wait_until_healthy()
@@ -88,7 +136,12 @@ class Project:
         client()  # says what is wrong if no daemon answers
         # compose.yaml is read as a whole: the password's variable must exist.
         self._compose(
-            "down", "--volumes", "--timeout", "0", profiles="one,three", variables={**os.environ, _PASSWORD: "-"}
+            "down",
+            "--volumes",
+            "--timeout",
+            "0",
+            profiles="one,three,registry,spark",
+            variables={**os.environ, _PASSWORD: "-"},
         )
 
     def _compose(self, *words: str, profiles: str, variables: Mapping[str, str]) -> None:
@@ -137,6 +190,34 @@ class Project:
     def postgres(self) -> Container:
         return next(one for one in self.containers() if _service(one) == "postgres")
 
+    def registry_url(self) -> str | None:
+        """Where the schema registry speaks Confluent's REST interface; None if there is none."""
+        found = next((one for one in self.containers() if _service(one) == "registry"), None)
+        return None if found is None else f"http://127.0.0.1:{_published(found, 8080)}/apis/ccompat/v7"
+
+    def spark_master(self) -> Container:
+        return next(one for one in self.containers() if _service(one) == _MASTER)
+
+    def spark_workers(self) -> list[Container]:
+        return [one for one in self.containers() if _service(one) == _WORKER]
+
+    def spark_secret(self) -> str:
+        """Kept by the daemon alone, as a variable of the master's container."""
+        return _secret(self.spark_master(), _SECRET_IN_CONTAINER)
+
+    def gateway(self) -> str:
+        """The address of this machine in the network of the clients: what containers connect to."""
+        return str(self.network(CLIENTS).attrs["IPAM"]["Config"][0]["Gateway"])
+
+    def inner_addresses(self) -> dict[tuple[str, int], str]:
+        """Address and port in the network of the clients -> the service, for those to which only other containers connect."""
+        ports = {**dict.fromkeys((one.id for one in self.nodes().values()), 9092), self.postgres().id: 5432}
+        return {
+            (inner_address(one), ports[one.id]): f"{_service(one)} in its container"
+            for one in self.containers()
+            if one.id in ports
+        }
+
     def brokers(self) -> int:
         nodes = [one.labels[_NODE] for one in self.containers() if _NODE in one.labels]
         return len([node for node in nodes if node != str(_CONTROLLER)])
@@ -156,9 +237,7 @@ class Project:
 
     def postgres_password(self) -> str:
         """Kept by the daemon alone, as a variable of the container."""
-        variables = dict(entry.split("=", 1) for entry in self.postgres().attrs["Config"]["Env"])
-        hide(variables["POSTGRES_PASSWORD"])
-        return str(variables["POSTGRES_PASSWORD"])
+        return _secret(self.postgres(), "POSTGRES_PASSWORD")
 
     def versions(self) -> dict[str, str]:
         """Service -> image and its id."""
@@ -177,6 +256,12 @@ class Project:
                     f"container {one.name} ended with code {one.attrs['State']['ExitCode']}",
                     log_tail=one.logs(tail=20).decode(errors="replace"),
                 )
+
+
+def inner_address(container: Container) -> str:
+    """Its IP address in the network of the clients; empty while it has none."""
+    networks: dict[str, Any] = container.attrs["NetworkSettings"]["Networks"]
+    return next((str(one["IPAddress"]) for name, one in networks.items() if name.endswith(f"_{CLIENTS}")), "")
 
 
 def kill(container: Container) -> None:
@@ -221,6 +306,21 @@ def quorum_epoch(container: Container) -> int:
         return int(json.loads(member.read())["leaderEpoch"])
 
 
+def copy_log(container: Container, topic: str, partition: int, folder: Path) -> None:
+    """Copy the segments of a partition's log from a broker's container to a folder, which is created."""
+    there = f"{_DATA}/{topic}-{partition}"
+    _, listed = container.exec_run(["ls", there])
+    folder.mkdir(parents=True)
+    # One by one: the indexes next to them are as long as Kafka ever lets them become.
+    for name in (name for name in listed.decode().split() if name.endswith(".log")):
+        stream, _ = container.get_archive(f"{there}/{name}")
+        with tempfile.TemporaryFile(dir=folder) as packed:
+            packed.writelines(stream)
+            packed.seek(0)
+            with tarfile.open(fileobj=packed) as archive:
+                archive.extractall(folder, filter="data")
+
+
 def compose_file() -> Path:
     """Path of ``compose.yaml``, the top-level folder ``compose`` of the project."""
     return Path(str(files("onceproof") / "compose" / "compose.yaml"))
@@ -261,6 +361,13 @@ def _wait_for(container: Container, wanted: str) -> None:
 
 def _service(container: Container) -> str:
     return str(container.labels.get("com.docker.compose.service", container.name))
+
+
+def _secret(container: Container, variable: str) -> str:
+    """The value of a variable of the container, which nothing shows or stores from now on."""
+    variables = dict(entry.split("=", 1) for entry in container.attrs["Config"]["Env"])
+    hide(variables[variable])
+    return str(variables[variable])
 
 
 def _published(container: Container, port: int) -> int:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import secrets
+import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import psycopg
 from confluent_kafka.admin import AdminClient
 from docker.models.containers import Container
+from psycopg import sql
 from pydantic import SecretStr
 
+from onceproof.base.masking import hide
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.model import Scenario
-from onceproof.stack.api import Lost
+from onceproof.scenario.stack import SparkStack
+from onceproof.stack.api import Lost, Spark
 from onceproof.stack.compose import daemon, project
 from onceproof.stack.compose.profile import PORTS, ComposeProfile
-from onceproof.stack.compose.project import CLIENTS, CLUSTER, Project
+from onceproof.stack.compose.project import CLIENTS, CLUSTER, ClusterOfRun, Project
+from onceproof.stack.compose.spark import ComposeSpark
+from onceproof.stack.external.journal import Created
 from onceproof.stack.external.kafka import ExternalKafka
 from onceproof.stack.external.postgres import ExternalPostgres
 from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, StackProfile
 from onceproof.stack.external.stack import ExternalStack
-from onceproof.stack.kafka.topics import REJOIN_DEADLINE_S, known_brokers
+from onceproof.stack.fetch.components import Components
+from onceproof.stack.kafka import transactions
+from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, REJOIN_DEADLINE_S, known_brokers
+from onceproof.stack.postgres import write_passfile
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
@@ -37,6 +48,26 @@ class ComposeKafka(ExternalKafka):
         self._killed: set[int] = set()
         self._cut_off: dict[int, list[str]] = {}
         """Broker that is cut off -> its names in the network of the cluster."""
+        self.copies: Path | None = None
+        """Folder for copies of the brokers' files."""
+
+    def await_markers(self) -> None:
+        transactions.await_markers(self)
+
+    def harness_address(self, *brokers: int) -> str:
+        """Bootstrap address of these brokers for the harness."""
+        return ",".join(f"{host}:{port}" for host, port in (self._addresses[broker] for broker in brokers))
+
+    def log_folders(self, topic: str) -> dict[int, Path]:
+        """Partition -> folder with a copy of its leader's log as of now."""
+        if self.copies is None:
+            return {}
+        partitions = self.admin().list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions
+        found = {}
+        for id in partitions:
+            folder = found[id] = Path(tempfile.mkdtemp(dir=self.copies)) / f"{topic}-{id}"
+            project.copy_log(self._node(self.leader(topic, id).broker), topic, id, folder)
+        return found
 
     def kill_broker(self, broker: int) -> None:
         self._killed.add(broker)
@@ -117,15 +148,36 @@ class ComposeKafka(ExternalKafka):
 
 
 class ComposePostgres(ExternalPostgres):
-    """A Postgres in a container."""
+    """A Postgres in a container. The job has a role of its own, as in the embedded stack: a superuser cannot be refused anything."""
 
     def __init__(self, profile: StackProfile, *others: Any) -> None:
         super().__init__(profile, *others)
         assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
+        self.user, self.password = self.capture_name, secrets.token_urlsafe(24)
+        hide(self.password)
+        where = f"{self.proxy.listen}/{self.database}"
+        self.client_uri = f"postgresql://{self.user}@{where}?sslmode=disable"
+        self.jdbc_url = f"jdbc:postgresql://{where}?user={self.user}&sslmode=disable"
+        self.passfile.unlink()  # the superuser's
+        write_passfile(self.passfile, self.proxy.listen.rpartition(":")[0], self.database, self.user, self.password)
         self._project = Project(profile.project)
         self._container = self._project.postgres()
         self._cut_off: list[str] | None = None
         """Its names in the network while it is cut off."""
+
+    def create_schema(self) -> None:
+        """Create the job's role, which owns the run's schema and finds its tables there."""
+        role = sql.Identifier(self.user)
+        self._journal.will_create(Created("role", self.user))
+        with psycopg.connect(self.harness_conninfo, autocommit=True) as connection:
+            # Hashed here and with the rights of the embedded stack's role.
+            verifier = connection.pgconn.encrypt_password(self.password.encode(), self.user.encode(), b"scram-sha-256")
+            create = sql.SQL("CREATE ROLE {} LOGIN REPLICATION PASSWORD {}")
+            connection.execute(create.format(role, sql.Literal(verifier.decode())))
+            connection.execute(sql.SQL("ALTER ROLE {} SET search_path = {}").format(role, role))
+        super().create_schema()
+        with psycopg.connect(self.harness_conninfo, autocommit=True) as connection:
+            connection.execute(sql.SQL("ALTER SCHEMA {} OWNER TO {}").format(role, role))
 
     def kill(self) -> None:
         project.kill(self._container)
@@ -178,25 +230,61 @@ class ComposeStack(ExternalStack):
 
     @classmethod
     def start(
-        cls, scenario: Scenario, profile: StackProfile, owner: Owner, run_dir: Any, components: Any, timeline: Timeline
+        cls,
+        scenario: Scenario,
+        profile: StackProfile,
+        owner: Owner,
+        run_dir: Path,
+        components: Components,
+        timeline: Timeline,
     ) -> Self:
         """Use the project of `onceproof up` if it runs, or start one; then as `ExternalStack.start`."""
         assert isinstance(profile, ComposeProfile), "chosen by --stack compose"
         brokers = scenario.stack.kafka.brokers
         by_hand = Project()
         found = by_hand
-        if not by_hand.containers() or by_hand.brokers() != brokers:
+        spec = scenario.stack.spark
+        own_spark = None if spec is None or spec.external else ClusterOfRun(spec, run_dir, owner.scratch)
+        if not by_hand.containers() or by_hand.brokers() != brokers or own_spark is not None:
             found = Project(f"onceproof-{owner.run_id}")
             owner.uses_daemon(daemon.address())
             owner.push(found.down)
-            timeline.emit("stack.starting", service="containers")
+            timeline.emit("stack.starting", service="compose")
             began = time.monotonic()
-            found.up(brokers, run_id=owner.run_id, ports=dict(zip(PORTS, lease(owner, len(PORTS)), strict=True)))
-            timeline.emit("stack.ready", service="containers", seconds=round(time.monotonic() - began, 3))
+            ports = dict(zip(PORTS, lease(owner, len(PORTS)), strict=True))
+            found.up(brokers, run_id=owner.run_id, ports=ports, spark=own_spark)
+            timeline.emit("stack.ready", service="compose", seconds=round(time.monotonic() - began, 3))
         found.check_health()
         stack = super().start(scenario, profile_of(found), owner, run_dir, components, timeline)
         stack._images = found.versions()
+        assert isinstance(stack.kafka, ComposeKafka), "made by `ExternalStack.start`"
+        stack.kafka.copies = owner.temporary_folder()
         return stack
+
+    @classmethod
+    def _address(cls, profile: StackProfile, spec: SparkStack | None) -> str:
+        assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
+        if spec is None or spec.external:
+            return super()._address(profile, spec)
+        return Project(profile.project).gateway()
+
+    @classmethod
+    def _standalone(
+        cls,
+        profile: StackProfile,
+        spec: SparkStack,
+        owner: Owner,
+        run_dir: Path,
+        components: Components,
+        timeline: Timeline,
+    ) -> Spark:
+        assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
+        return ComposeSpark.start(spec, Project(profile.project), owner.scratch, timeline)
+
+    @classmethod
+    def _other_addresses(cls, profile: StackProfile) -> dict[tuple[str, int], str]:
+        assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
+        return Project(profile.project).inner_addresses()
 
     def versions(self) -> dict[str, Any]:
         return {**super().versions(), **self._images}

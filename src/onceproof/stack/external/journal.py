@@ -16,7 +16,7 @@ from typing import Literal
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.stack.processes.journal import OfHarness, live_folder, store, this_harness
 
-Kind = Literal["topic", "schema", "publication", "slot"]
+Kind = Literal["topic", "role", "schema", "publication", "slot"]
 
 
 @dataclass(frozen=True)

@@ -305,6 +305,10 @@ def removed(made: Created, profile: StackProfile) -> None:
             )
         elif made.kind == "publication":
             connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(name))
+        elif made.kind == "role":
+            if connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [made.name]).fetchone() is not None:
+                connection.execute(sql.SQL("DROP OWNED BY {}").format(name))  # what it was granted
+                connection.execute(sql.SQL("DROP ROLE {}").format(name))
         else:
             connection.execute(_LEFT_SESSIONS, [made.name])
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(name))

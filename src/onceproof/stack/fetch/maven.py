@@ -38,16 +38,21 @@ def context(folder: Path, progress: Progress) -> MavenContext:
 
 
 def download(maven: MavenContext, coordinate: str) -> Path:
-    """The file of this ``group:artifact:version``, fetched in up to three attempts. Raises `EnvironmentProblem`."""
-    artifact: Artifact = maven.create_dependency(coordinate).artifact
+    """The file of this coordinate, fetched in up to three attempts. Raises `EnvironmentProblem`."""
     try:
-        return _with_retries(artifact)
+        return _with_retries(artifact(maven, coordinate))
     except (requests.RequestException, RuntimeError) as error:
         raise EnvironmentProblem(
             f"cannot fetch {coordinate}: {error}",
             hint="check the network; to use a mirror of Maven Central, write central = ADDRESS into the [repositories] section "
             "of ~/.config/jgo.conf",
         ) from error
+
+
+def artifact(maven: MavenContext, coordinate: str) -> Artifact:
+    """The artifact ``group:artifact:version``, a jar, or ``group:artifact:version:classifier:packaging``."""
+    group, name, version, *kind = coordinate.split(":")
+    return maven.project(group, name).at_version(version).artifact(*kind)
 
 
 @tenacity.retry(
