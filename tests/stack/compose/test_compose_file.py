@@ -65,7 +65,7 @@ def test_every_published_port_is_on_loopback_and_can_be_chosen(services: dict[st
 
 def test_every_image_can_be_replaced_and_every_service_has_a_health_check(services: dict[str, Any]) -> None:
     for each in services.values():
-        assert re.fullmatch(r"\$\{ONCEPROOF_[A-Z]+_IMAGE:-[a-z/]+:[\d.]+\}", each["image"])
+        assert re.fullmatch(r"\$\{ONCEPROOF_[A-Z]+_IMAGE:-[a-z/-]+:[\d.]+\}", each["image"])
         assert each["healthcheck"]["test"]
 
 

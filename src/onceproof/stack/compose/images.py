@@ -21,17 +21,19 @@ from typing import IO
 from docker.errors import APIError, BuildError
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.version import __version__
 from onceproof.stack.compose.daemon import client
 from onceproof.stack.fetch.components import Components, ensure_registry, shipped
 from onceproof.stack.kafka.settings import LOGGING
 from onceproof.stack.postgres import find_binaries
 
 _POSTGRES_TAG = "onceproof/postgres:18"
-_FOR_TASKS = ("psycopg", "psycopg-binary", "confluent-kafka", "typing-extensions")
-"""Packages that tasks import to write to Kafka and Postgres, in the image of Spark."""
+_FOR_TASKS = ("psycopg", "psycopg-binary", "confluent-kafka", "pyarrow", "typing-extensions")
+"""What tasks import to write to Kafka and Postgres and to use Arrow, in the image of Spark."""
 BUILD = "`onceproof up --build-from BASE`, BASE a local Debian image"
 """How to get the images where none can be pulled."""
 
+_COLOUR = re.compile(r"\x1b\[\d*m")
 #: A variable of compose.yaml, and the image without it.
 _IMAGE = re.compile(r"\$\{(\w+_IMAGE):-([^}]+)\}")
 
@@ -52,10 +54,13 @@ def build(base: str, components: Components) -> Iterator[str]:
 
 
 def _packages() -> Iterator[tuple[str, Path]]:
-    """Name in the image, and file, for each file of `_FOR_TASKS`."""
+    """What tasks import: name in the image, and file or folder, of `_FOR_TASKS` and of onceproof's own sinks."""
+    own = Path(str(files("onceproof")))
+    yield "packages/onceproof/__init__.py", own / "__init__.py"
+    yield "packages/onceproof/sinks", own / "sinks"
     for package in _FOR_TASKS:
         for file in files_of(package) or ():
-            if "__pycache__" not in file.parts and ".." not in file.parts:
+            if ".." not in file.parts:
                 yield f"packages/{file}", Path(str(file.locate()))
 
 
@@ -93,7 +98,9 @@ def _version(component: str) -> str:
 
 
 def _spark_tag() -> str:
-    return f"onceproof/spark:{version('pyspark')}-python{sys.version_info.major}.{sys.version_info.minor}"
+    """Its packages are those of this onceproof and this Python."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"onceproof/spark:{version('pyspark')}-python{python}-onceproof{__version__}"
 
 
 def _built(service: str, tag: str, base: str, folders: list[tuple[str, Path]], texts: dict[str, str]) -> str:
@@ -101,10 +108,14 @@ def _built(service: str, tag: str, base: str, folders: list[tuple[str, Path]], t
         _pack(context, service, folders, texts)
         context.seek(0)
         try:
-            client().images.build(fileobj=context, custom_context=True, tag=tag, buildargs={"BASE": base}, rm=True)
+            client().images.build(
+                fileobj=context, custom_context=True, tag=tag, buildargs={"BASE": base}, rm=True, forcerm=True
+            )
         except (BuildError, APIError) as failed:
+            said = [_COLOUR.sub("", line.get("stream", "")).rstrip() for line in getattr(failed, "build_log", ())]
+            tail = "\n".join([str(failed), *[line for line in said if line][-4:]])
             raise EnvironmentProblem(
-                f"image {tag} could not be built from {base}: {failed}", hint=_needs(service)
+                f"image {tag} could not be built from {base}: {tail}", hint=_needs(service)
             ) from None
     return tag
 
@@ -132,11 +143,13 @@ def _pack(context: IO[bytes], service: str, folders: list[tuple[str, Path]], tex
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
         for name, folder in folders:
-            archive.add(folder, arcname=name, filter=_readable)
+            archive.add(folder.resolve(), arcname=name, filter=_readable)
 
 
-def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """For everybody: the containers do not run as root."""
+def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """For everybody, because the containers do not run as root; None for what Python makes by itself."""
+    if "__pycache__" in member.name:
+        return None
     member.uid = member.gid = 0
     member.mode |= 0o555 if member.isdir() or member.mode & 0o100 else 0o444
     return member

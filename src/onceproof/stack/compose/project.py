@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ CLIENTS, CLUSTER = "clients", "cluster"
 _PROJECT = "com.docker.compose.project"
 _RUN = "onceproof.run"
 _RUN_VARIABLE = "ONCEPROOF_RUN"
+_NUMBER = "com.docker.compose.container-number"
 _NODE = "onceproof.kafka.node"
 _NETWORK = "com.docker.compose.network"
 _PASSWORD = "ONCEPROOF_POSTGRES_PASSWORD"  # noqa: S105  # the name of the variable
@@ -81,7 +82,7 @@ class ClusterOfRun:
 class Project:
     """A project by name, whether or not its containers exist."""
 
-    name: str = BY_HAND
+    name: str = field(default_factory=lambda: BY_HAND)
 
     # -- start and end ----------------------------------------------------------------------------------------------
 
@@ -143,6 +144,14 @@ class Project:
             profiles="one,three,registry,spark",
             variables={**os.environ, _PASSWORD: "-"},
         )
+
+    def save_logs(self, folder: Path) -> None:
+        """Write what each container has said to ``SERVICE-NUMBER.log`` in this folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in self.containers():
+            path = folder / f"{_service(one)}-{one.labels.get(_NUMBER, '1')}.log"
+            with path.open("wb") as log:
+                log.writelines(one.logs(stream=True, follow=False))
 
     def _compose(self, *words: str, profiles: str, variables: Mapping[str, str]) -> None:
         env = {**variables, "COMPOSE_PROFILES": profiles}

@@ -249,6 +249,7 @@ class ComposeStack(ExternalStack):
             found = Project(f"onceproof-{owner.run_id}")
             owner.uses_daemon(daemon.address())
             owner.push(found.down)
+            owner.push(lambda: found.save_logs(run_dir / "logs"))
             timeline.emit("stack.starting", service="compose")
             began = time.monotonic()
             ports = dict(zip(PORTS, lease(owner, len(PORTS)), strict=True))
