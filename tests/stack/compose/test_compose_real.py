@@ -9,17 +9,22 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from onceproof.base.errors import EnvironmentProblem, ScenarioError
 from onceproof.base.waiting import wait_until
 from onceproof.cli.app import app
+from onceproof.formats.codec import Decoder, Encoder, Settings
+from onceproof.formats.registry import Access
 from onceproof.judge.findings import Outcome
 from onceproof.run import run
 from onceproof.scenario_files.load import load_file
@@ -43,8 +48,8 @@ def built() -> None:
     try:
         client()
         compose_command()
-        if len(images.local_images()) < 4:
-            list(images.build(os.environ.get("ONCEPROOF_TEST_BASE", "debian:bookworm-slim"), components.ensure()))
+        # Always: the image of Spark has onceproof's own sinks, and the daemon repeats only what has changed.
+        list(images.build(os.environ.get("ONCEPROOF_TEST_BASE", "debian:bookworm-slim"), components.ensure()))
     except EnvironmentProblem as missing:
         if "ONCEPROOF_CONTAINERS" in os.environ:
             raise
@@ -134,6 +139,67 @@ def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tm
         ports.release()
 
 
+def test_the_registry_of_up_serves_schemas(by_hand: Project, tmp_path: Path) -> None:
+    by_hand.up(1)
+    with pytest.raises(EnvironmentProblem, match=r"up with 1 broker\(s\) and no registry"):
+        by_hand.up(1, registry=True)
+    by_hand.down()
+    by_hand.up(1, registry=True)
+    url = by_hand.registry_url()
+    assert url is not None
+    schema = tmp_path / "order.avsc"
+    schema.write_text('{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}')
+    settings = Settings("avro", str(schema), framed=True, registry=Access(url))
+    encoder = Encoder(settings, {}, "orders")
+    encoder.register()
+    value = encoder.encode(1, b'{"id": 7}', 0)
+    assert Decoder(Settings("avro", None, framed=True, registry=Access(url))).decode(value).document == '{"id":7}'
+
+
+def test_cleanup_removes_what_a_killed_run_left_in_the_containers_of_up(by_hand: Project, tmp_path: Path) -> None:
+    by_hand.up(1)
+    program = (
+        "import sys; from onceproof.stack.compose import project; project.BY_HAND = 'onceproof-test'\n"
+        "from onceproof.cli.app import app; app(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", program]
+
+    def left() -> list[str]:
+        with psycopg.connect(by_hand.postgres_uri(), password=by_hand.postgres_password()) as connection:
+            rows = connection.execute(_CREATED).fetchall()
+        kafka = AdminClient({"bootstrap.servers": ",".join(by_hand.addresses())})
+        topics = [f"topic {name}" for name in kafka.list_topics(timeout=10).topics if name.startswith("onceproof-")]
+        return sorted([*(str(row[0]) for row in rows), *topics])
+
+    with (tmp_path / "out").open("w") as out:
+        words = ["run", "naive-append", "--stack", "compose", "--runs", str(tmp_path)]
+        killed = subprocess.Popen([*command, *words], stdout=out, stderr=out)
+        try:
+            wait_until("the job to start", lambda: "job started" in (tmp_path / "out").read_text(), deadline_s=120)
+        finally:
+            killed.kill()
+            killed.wait()
+    kinds = {one.split()[0] for one in left()}
+    assert kinds == {"topic", "role", "schema", "publication", "slot"}
+    shown = subprocess.run(
+        [*command, "cleanup", "--stack", "compose", "--dry-run"], capture_output=True, text=True, check=True
+    )
+    assert all(f"would remove {kind} onceproof" in shown.stdout for kind in kinds), shown.stdout
+    assert left(), "a dry run removes nothing"
+    # Also removes the run's processes: the job still runs, and would keep its slot in use.
+    subprocess.run([*command, "cleanup"], capture_output=True, check=True)
+    subprocess.run([*command, "cleanup", "--stack", "compose"], capture_output=True, text=True, check=True)
+    assert left() == []
+    assert len(by_hand.containers()) == 2
+
+
+_CREATED = """
+    SELECT 'role ' || rolname FROM pg_roles WHERE rolname LIKE 'onceproof\\_%'
+    UNION ALL SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname LIKE 'onceproof\\_%'
+    UNION ALL SELECT 'publication ' || pubname FROM pg_publication
+    UNION ALL SELECT 'slot ' || slot_name FROM pg_replication_slots"""
+
+
 @pytest.mark.parametrize("name", [*SCENARIOS, "broker-crash"], ids=lambda name: Path(name).stem)
 def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: Path) -> None:
     try:
@@ -146,6 +212,24 @@ def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: P
     assert_as_expected(name, done.verdict, done.run_dir)
     record("compose", name, done.verdict, done.run_dir)
     assert {one.id for one in client().containers.list(all=True)} == before, "the run's own containers are removed"
+
+
+_ON_SPARK = {
+    "tasks that write": "staged-sink",
+    "a stalled executor": str(Path(__file__).parents[2] / "scenarios" / "in-tasks.yaml"),
+    "state": str(Path(__file__).parents[2] / "scenarios" / "state-on-spark.yaml"),
+}
+
+
+@pytest.mark.parametrize("name", _ON_SPARK.values(), ids=_ON_SPARK.keys())
+def test_executors_in_containers(name: str, tmp_path: Path) -> None:
+    """They are struck one by one, write through the proxies, and share the run's folders with the driver."""
+    loaded = load_file(find(name), ComposeProfile.planned())
+    done = run(loaded, runs_dir=tmp_path)
+    assert_as_expected(name, done.verdict, done.run_dir)
+    logs = {path.name for path in (done.run_dir / "logs").iterdir()}
+    assert {"kafka-1.log", "postgres-1.log", "spark-master-1.log", "spark-worker-1.log", "spark-worker-2.log"} <= logs
+    assert any((done.run_dir / "logs" / "spark-workers").glob("app-*/*/stderr")), "the executors' own output"
 
 
 def test_postgres_ends_the_sessions_that_a_partition_left(by_hand: Project) -> None:
