@@ -182,6 +182,7 @@ def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         "qpid-broker",
         "delta",
         "hadoop-aws",
+        "apicurio-registry",
         "toxiproxy-server",
         "seaweedfs",
     ]

@@ -1,1 +1,1 @@
-"""Kafka and Postgres in containers of this machine: as an external stack, plus control of the containers."""
+"""Kafka, Postgres and Spark in containers of this machine: as an external stack, plus control of the containers."""
