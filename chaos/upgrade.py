@@ -21,7 +21,7 @@ from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem,
 from onceproof.faults.frames import wait_for_restart
 from onceproof.faults.placement import RESTART_S, WATCHED, AtItsPoint, committed, placement_at, point_problems
 from onceproof.instruments.checkpoint_watcher import query_id_in
-from onceproof.pipeline.supervisor import Program
+from onceproof.pipeline.program import Program
 from onceproof.scenario.base import Model
 from onceproof.scenario.model import Argument, FaultSpec, PipelineSpec, Scenario
 from onceproof.scenario.points import Point

@@ -14,7 +14,8 @@ import pytest
 from onceproof.base.errors import ScenarioError, WaitTimeout
 from onceproof.chaos.upgrade import Upgrade, UpgradeSpec
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem, first_pipeline
-from onceproof.pipeline.supervisor import Exit, Program
+from onceproof.pipeline.program import Program
+from onceproof.pipeline.supervisor import Exit
 from onceproof.scenario.model import DRIVER, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import load

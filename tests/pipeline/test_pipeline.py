@@ -16,7 +16,8 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.pipeline.supervisor import Pipeline, Program
+from onceproof.pipeline.program import Program
+from onceproof.pipeline.supervisor import Pipeline
 from onceproof.stack.processes.owner import Owner
 
 

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 import pyarrow as pa
@@ -29,9 +30,10 @@ from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.pipeline.drive import FeedLoop
 from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.list_offsets import ListOffsetsHold
+from onceproof.pipeline.program import Program
 from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hinted_schedules
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
-from onceproof.pipeline.supervisor import Pipeline, Program
+from onceproof.pipeline.supervisor import Pipeline
 from onceproof.pipeline.tiers.kept import Tiers
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.schedule import ShrinkHint
@@ -45,6 +47,9 @@ from onceproof.stack.profiles import provider_of
 from onceproof.stack.sharing.shared import SharedStack, StackRequest
 from onceproof.stores.contract import ReadBack, collect, jars, serve, store_of
 from onceproof.stores.postgres.store import tables_of
+
+if TYPE_CHECKING:
+    from onceproof.pipeline.image import JobImage
 
 _LAST_HEAL_S = 2.0
 """At the end of a run that failed or was interrupted: enough for proxies, and within the 10 s in which everything must be
@@ -90,6 +95,10 @@ class Command:
         # First: a user should not learn only after minutes of fetching that nothing answers there.
         if profile is not None:
             provider_of(profile).check(profile)
+        if scenario.pipeline.image is not None:
+            from onceproof.pipeline import image  # with the daemon's client, which few runs need
+
+            image.check(scenario.pipeline.image)
         fetched = components.ensure()
         fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
         program = None
@@ -176,6 +185,7 @@ class SparkJob:
         scratch = owner.scratch / "job"
         scratch.mkdir()
         jar, gate = stack.checkpoint_jar, self._instruments.gate_folder
+        image = self._image(owner)
         if self._events is not None:
             self._events.mkdir(parents=True)
 
@@ -183,7 +193,7 @@ class SparkJob:
             own = {name: fill(value, {**values, **hidden}) for name, value in scenario.pipeline.env.items()}
             env = job_environment(
                 class_path=stack.spark_class_path,
-                archive=stack.spark_archive,
+                archive=stack.spark_archive if image is None else None,
                 scratch=scratch,
                 passfile=stack.postgres.passfile if stack.postgres is not None else None,
                 failpoints=self._instruments.failpoint_socket,
@@ -193,6 +203,7 @@ class SparkJob:
                 cluster=stack.spark.conf if stack.spark is not None else None,
                 events=self._events,
                 defaults=store.settings() if store is not None else {},
+                image=image is not None,
             )
             return Program([fill(word, values) for word in scenario.job_command()], env)
 
@@ -211,14 +222,29 @@ class SparkJob:
             may_restart=lambda: self._controller.any_fired,
             progress=self._instruments.committed_batches,
             calm=lambda: self._controller.quiet,
-            tiers=Tiers(
-                execution.tier,
-                owner.scratch / "jvm",
-                self._instruments.gate,
-                never=real,
-            ),
+            # A container starts its JVM by itself.
+            tiers=Tiers(execution.tier, owner.scratch / "jvm", self._instruments.gate, never=real)
+            if image is None
+            else None,
+            image=image,
             first=None if older is None else program(self._scenario.model_copy(update={"pipeline": older})),
         )
+
+    def _image(self, owner: Owner) -> JobImage | None:
+        """The image in whose containers the job runs."""
+        execution, name = self._execution, self._scenario.pipeline.image
+        if name is None:
+            return None
+        from onceproof.pipeline.image import JobImage
+        from onceproof.stack.compose.daemon import address
+
+        if execution.tier == "kept":
+            message = "tier kept is not used, every kill is real: the job runs in a container"
+            self._timeline.emit("warning", message=message)
+        owner.uses_daemon(address())
+        # What `{here}` may stand for: the folder of the scenario, or that of a shipped one on which it is based.
+        code = [execution.here, Path(str(files("onceproof"))) / "scenarios"]
+        return JobImage(name, owner.run_id, [execution.directory.path], [*code, components.cache_folder()])
 
     @contextmanager
     def start(self) -> Iterator[None]:
@@ -322,7 +348,7 @@ def template_values(execution: Execution, stack: Stack) -> dict[str, str]:
         "kafka.properties": stack.kafka.client_security.properties,
         "kafka.librdkafka": stack.kafka.client_security.librdkafka,
         "here": str(execution.here),
-        "python": sys.executable,
+        "python": sys.executable if scenario.pipeline.image is None else "python3",
     }
     if stack.postgres is not None:
         values |= {"postgres": stack.postgres.client_uri, "postgres.jdbc": stack.postgres.jdbc_url}

@@ -71,6 +71,7 @@ def job_environment(
     cluster: AnyCluster | None = None,
     events: Path | None = None,
     defaults: Mapping[str, str] | None = None,
+    image: bool = False,
 ) -> dict[str, str]:
     """The whole environment of the job.
 
@@ -86,14 +87,16 @@ def job_environment(
     - ``MASTER``, if there is a ``cluster``: spark-submit would overwrite ``spark.master`` among the system properties, and
       reads this variable last of all.
 
+    With ``image`` the job runs in a container, and its image sets the variables that programs need: none is inherited.
+
     ``events`` is the folder for `event_log`; ``defaults`` are further settings. ``SPARK_CONF_DIR`` is not changed: a folder per run would be on the class path,
     and the class archive could not be used.
     """
     host = LOOPBACK if cluster is None else cluster.host
     users = {
-        **inherited(),
+        **({} if image else inherited()),
         "SPARK_LOCAL_IP": host,
-        **_python(cluster),
+        **({} if image and cluster is None else _python(cluster)),
         "PYTHONUNBUFFERED": "1",
         # PySpark creates a folder there while it starts, and leaves it behind if it is killed then.
         "TMPDIR": str(scratch),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -20,11 +21,15 @@ from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
 from onceproof.pipeline import connect
 from onceproof.pipeline.failure import causes, foreign_address
+from onceproof.pipeline.program import Program
 from onceproof.pipeline.tiers import spark_home
 from onceproof.pipeline.tiers.kept import Keeper, Tiers
 from onceproof.pipeline.tiers.launcher import JvmStart, Launcher
 from onceproof.stack.processes import procfs
 from onceproof.stack.processes.owner import Owner, Service
+
+if TYPE_CHECKING:
+    from onceproof.pipeline.image import JobImage  # with the daemon's client, which few runs need
 
 _POLL_S = 0.05
 _LOG_LINES = 2000
@@ -46,15 +51,6 @@ class Failure:
     """The address that it could not reach, if that is not a service of the run."""
     log: str
     """The path of its log, below the run directory."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """What a start of the driver executes."""
-
-    command: Sequence[str]
-    env: Mapping[str, str]
-    """The whole environment."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +86,13 @@ class Pipeline:
         calm: Callable[[], bool],
         tiers: Tiers | None = None,
         first: Program | None = None,
+        image: JobImage | None = None,
     ) -> None:
-        """``tiers``: how its JVMs are started; None: by Spark's own scripts. ``first``: what is started until `upgrade`."""
+        """``tiers``: how its JVMs are started; None: by Spark's own scripts. ``first``: what is started until `upgrade`.
+        ``image``: of the containers in which the driver is started; None: it is a process like any other."""
         self._program = Program(list(command), dict(env))
         self._first = None if first is None else Program(list(first.command), dict(first.env))
+        self._image = image
         self._owner = owner
         self._timeline = timeline
         self._logs = logs
@@ -352,11 +351,15 @@ class Pipeline:
                 if self._stopping.is_set() or after not in (None, self._service):
                     return
                 number, program = self._starts, self._first or self._program
+                if self._image is not None:
+                    program = self._image.in_container(number, program)
                 self._service = self._owner.start(
                     f"driver-{number}", program.command, log=self._log_of(number), env=program.env, cwd=self._cwd
                 )
                 self._killed = self._asked_to_end = False
                 self._starts += 1
+                if self._image is not None:  # before any fault can strike it
+                    self._image.adopt(number, self._service)
         finally:
             self._starting.release()
         self._timeline.emit("job.started", start=number, pid=self._service.pid)

@@ -151,6 +151,10 @@ class PipelineSpec(Model):
         description="the job is a client of Spark Connect: onceproof starts the server, which is the driver, and the command with "
         "its address in SPARK_REMOTE. Client and server can crash separately; {} for no settings",
     )
+    image: str | None = Field(
+        None,
+        description="a container image of this machine in which the command runs, instead of on this machine itself",
+    )
     args: dict[str, Argument] = Field(
         default_factory=dict,
         exclude=True,  # `_args_in_command` moves them into the command

@@ -32,6 +32,7 @@ from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import formats, names, output_models
+from onceproof.scenario_files.checks import image as image_check
 from onceproof.scenario_files.checks import spark as spark_check
 from onceproof.stores.contract import store_of
 
@@ -66,6 +67,7 @@ def _spark_job(scenario: Scenario) -> Iterator[Complaint]:
     yield from _prepared(scenario)
     yield from _templates(scenario)
     yield from spark_check.complaints(scenario)
+    yield from image_check.complaints(scenario)
 
 
 #: Kind of pipeline -> the checks for this kind alone.

@@ -41,6 +41,15 @@ def client() -> docker.DockerClient:
 
 
 @cache
+def docker_command() -> str:
+    """The path of ``docker``. Raises `EnvironmentProblem` if it is not installed."""
+    found = shutil.which("docker")
+    if found is None:
+        raise EnvironmentProblem("there is no docker command", hint="install it: apt-get install docker.io")
+    return found
+
+
+@cache
 def compose_command() -> tuple[str, ...]:
     """``docker compose``, or the older ``docker-compose``. Raises `EnvironmentProblem` if neither is installed."""
     found = shutil.which("docker")

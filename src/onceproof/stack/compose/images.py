@@ -11,9 +11,10 @@ import re
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.metadata import files as files_of
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import IO
@@ -28,8 +29,8 @@ from onceproof.stack.kafka.settings import LOGGING
 from onceproof.stack.postgres import find_binaries
 
 _POSTGRES_TAG = "onceproof/postgres:18"
-_FOR_TASKS = ("psycopg", "psycopg-binary", "confluent-kafka", "pyarrow", "typing-extensions")
-"""What tasks import to write to Kafka and Postgres and to use Arrow, in the image of Spark."""
+_PACKAGES = ("psycopg", "psycopg-binary", "confluent-kafka", "pyarrow", "pandas")
+"""For the image of Spark: what a job imports to write to Kafka and Postgres and to use Arrow, for which PySpark wants pandas too."""
 BUILD = "`onceproof up --build-from BASE`, BASE a local Debian image"
 """How to get the images where none can be pulled."""
 
@@ -54,14 +55,28 @@ def build(base: str, components: Components) -> Iterator[str]:
 
 
 def _packages() -> Iterator[tuple[str, Path]]:
-    """What tasks import: name in the image, and file or folder, of `_FOR_TASKS` and of onceproof's own sinks."""
+    """What a job imports: name in the image, and file or folder, of installed packages and of onceproof's own sinks."""
     own = Path(str(files("onceproof")))
     yield "packages/onceproof/__init__.py", own / "__init__.py"
     yield "packages/onceproof/sinks", own / "sinks"
-    for package in _FOR_TASKS:
+    for package in _with_dependencies(_PACKAGES):
         for file in files_of(package) or ():
             if ".." not in file.parts:
                 yield f"packages/{file}", Path(str(file.locate()))
+
+
+def _with_dependencies(packages: Iterable[str]) -> list[str]:
+    """These packages, and the installed ones that they require without an extra."""
+    found: list[str] = []
+    waiting = [*packages]
+    while waiting:
+        name = waiting.pop()
+        with suppress(PackageNotFoundError):  # required on other systems only
+            needed_by = [one for one in requires(name) or () if "extra ==" not in one]
+            if name not in found:
+                found.append(name)
+                waiting += [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in needed_by]
+    return found
 
 
 def local_images() -> dict[str, str]:

@@ -20,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from docker.errors import NotFound
 from docker.models.containers import Container
 from docker.models.networks import Network
 
@@ -35,7 +36,8 @@ CLIENTS, CLUSTER = "clients", "cluster"
 """Networks of compose.yaml: the one to which the ports are published, and the one between the nodes of Kafka."""
 
 _PROJECT = "com.docker.compose.project"
-_RUN = "onceproof.run"
+RUN = "onceproof.run"
+"""Label of a container that a run started."""
 _RUN_VARIABLE = "ONCEPROOF_RUN"
 _NUMBER = "com.docker.compose.container-number"
 _NODE = "onceproof.kafka.node"
@@ -337,8 +339,8 @@ def compose_file() -> Path:
 
 def of_runs() -> list[Project]:
     """The projects that runs started for themselves and that still have containers."""
-    labels = [one.labels for one in client().containers.list(all=True, filters={"label": _RUN})]
-    return [Project(name) for name in sorted({of[_PROJECT] for of in labels if of[_RUN] and _PROJECT in of})]
+    labels = [one.labels for one in client().containers.list(all=True, filters={"label": RUN})]
+    return [Project(name) for name in sorted({of[_PROJECT] for of in labels if of[RUN] and _PROJECT in of})]
 
 
 def clean_up(run_id: str, daemon: str | None, *, dry_run: bool) -> list[str]:
@@ -350,16 +352,23 @@ def clean_up(run_id: str, daemon: str | None, *, dry_run: bool) -> list[str]:
     if daemon not in (address(), None):
         raise EnvironmentProblem(f"they belong to the daemon {daemon}", hint=f"export DOCKER_HOST={daemon}")
     try:
-        left = client().containers.list(all=True, filters={"label": f"{_RUN}={run_id}"})
+        left = client().containers.list(all=True, filters={"label": f"{RUN}={run_id}"})
     except EnvironmentProblem:
         if daemon is None:
             return []
         raise
-    projects = sorted({one.labels.get(_PROJECT, "") for one in left})
-    for name in projects:
-        if not dry_run:
-            Project(name).down()
-    return [f"{'would remove' if dry_run else 'removed'} the containers of project {name}" for name in projects]
+    verb = "would remove" if dry_run else "removed"
+    drivers = [one for one in left if _PROJECT not in one.labels]
+    for one in () if dry_run else drivers:
+        with suppress(NotFound):  # the daemon removes it itself once the driver has ended
+            one.remove(force=True)
+    projects = sorted({one.labels[_PROJECT] for one in left if _PROJECT in one.labels})
+    for name in () if dry_run else projects:
+        Project(name).down()
+    return [
+        *(f"{verb} container {one.name}" for one in drivers),
+        *(f"{verb} the containers of project {name}" for name in projects),
+    ]
 
 
 def _wait_for(container: Container, wanted: str) -> None:

@@ -70,8 +70,8 @@ class Service:
         self._adopted: dict[int, int] = {}
         self._gone = False
 
-    def adopt(self, other: Service) -> None:
-        """Let the session of ``other`` count as this one's: it is stopped, resumed and killed with it."""
+    def adopt(self, other: Service | procfs.Stat) -> None:
+        """Let the session of which ``other`` is the leader count as this one's: it is stopped, resumed and killed with it."""
         self._adopted[other.pid] = other.start_ticks
 
     def release(self, other: Service) -> None:
