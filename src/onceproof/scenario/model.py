@@ -227,8 +227,9 @@ class PipelineSpec(Model):
 
     @model_validator(mode="after")
     def _connects_to_spark(self) -> Self:
-        if self.connect is not None and self.consumers is not None:
-            raise ValueError("plain consumers use no Spark: remove connect, or consumers")
+        for name in ("connect", "image"):
+            if self.consumers is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name} is for a Spark job: remove it, or consumers")
         return self
 
     @model_validator(mode="after")

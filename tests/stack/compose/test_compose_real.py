@@ -7,7 +7,6 @@ ONCEPROOF_TEST_BASE names; without a registry: ``debootstrap bookworm FOLDER``, 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -29,31 +28,17 @@ from onceproof.judge.findings import Outcome
 from onceproof.run import run
 from onceproof.scenario_files.load import load_file
 from onceproof.scenario_files.shipped import find
-from onceproof.stack.compose import images, project
-from onceproof.stack.compose.daemon import address, client, compose_command
+from onceproof.stack.compose import project
+from onceproof.stack.compose.daemon import address, client
 from onceproof.stack.compose.profile import ComposeProfile
 from onceproof.stack.compose.project import Project
-from onceproof.stack.fetch import components
 from onceproof.stack.processes.ports import PortLease
 
 from ...conformance import SCENARIOS, record, record_n_a
 from ...gate import assert_as_expected
 
-pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """The images, built here. Where containers are demanded (`tox -e compose`), their absence is an error."""
-    try:
-        client()
-        compose_command()
-        # Always: the image of Spark has onceproof's own sinks, and the daemon repeats only what has changed.
-        list(images.build(os.environ.get("ONCEPROOF_TEST_BASE", "debian:bookworm-slim"), components.ensure()))
-    except EnvironmentProblem as missing:
-        if "ONCEPROOF_CONTAINERS" in os.environ:
-            raise
-        pytest.skip(str(missing))
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600), pytest.mark.usefixtures("built")]
+full = pytest.mark.full
 
 
 @pytest.fixture
@@ -69,6 +54,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     ports.release()
 
 
+@full
 def test_up_is_idempotent_and_down_leaves_nothing(by_hand: Project) -> None:
     by_hand.up(1)
     before = {one.id for one in by_hand.containers()}
@@ -82,6 +68,7 @@ def test_up_is_idempotent_and_down_leaves_nothing(by_hand: Project) -> None:
     assert by_hand.containers() == []
 
 
+@full
 def test_a_port_that_is_taken_leaves_nothing(by_hand: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv(project.PORTS[-1], str(server.getsockname()[1]))
@@ -90,6 +77,7 @@ def test_a_port_that_is_taken_leaves_nothing(by_hand: Project, monkeypatch: pyte
     assert by_hand.containers() == []
 
 
+@full
 def test_an_image_that_cannot_be_had_leaves_nothing(
     by_hand: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -110,6 +98,7 @@ def everything() -> set[str]:
     return {str(one.id) for one in (*found.containers.list(all=True), *found.networks.list())}
 
 
+@full
 def test_doctor_names_an_image_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEPROOF_POSTGRES_IMAGE", "127.0.0.1:1/no/such-image:1")
     checks = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)["checks"]
@@ -119,6 +108,7 @@ def test_doctor_names_an_image_that_is_missing(monkeypatch: pytest.MonkeyPatch) 
     assert "127.0.0.1:1/no/such-image:1" in missing and "onceproof up --build-from BASE" in missing
 
 
+@full
 def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tmp_path: Path) -> None:
     dead, living = Project("onceproof-test-dead"), by_hand
     ports = PortLease.take(len(project.PORTS))
@@ -139,6 +129,7 @@ def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tm
         ports.release()
 
 
+@full
 def test_the_registry_of_up_serves_schemas(by_hand: Project, tmp_path: Path) -> None:
     by_hand.up(1)
     with pytest.raises(EnvironmentProblem, match=r"up with 1 broker\(s\) and no registry"):
@@ -156,6 +147,7 @@ def test_the_registry_of_up_serves_schemas(by_hand: Project, tmp_path: Path) -> 
     assert Decoder(Settings("avro", None, framed=True, registry=Access(url))).decode(value).document == '{"id":7}'
 
 
+@full
 def test_cleanup_removes_what_a_killed_run_left_in_the_containers_of_up(by_hand: Project, tmp_path: Path) -> None:
     by_hand.up(1)
     program = (
@@ -200,7 +192,12 @@ _CREATED = """
     UNION ALL SELECT 'slot ' || slot_name FROM pg_replication_slots"""
 
 
-@pytest.mark.parametrize("name", [*SCENARIOS, "broker-crash"], ids=lambda name: Path(name).stem)
+@pytest.mark.parametrize(
+    "name",
+    # One of them in the gate, where there is a daemon.
+    [pytest.param(name, marks=() if name == "naive-append" else full) for name in (*SCENARIOS, "broker-crash")],
+    ids=lambda name: Path(name).stem,
+)
 def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: Path) -> None:
     try:
         loaded = load_file(find(name), ComposeProfile.planned())
@@ -221,6 +218,7 @@ _ON_SPARK = {
 }
 
 
+@full
 @pytest.mark.parametrize("name", _ON_SPARK.values(), ids=_ON_SPARK.keys())
 def test_executors_in_containers(name: str, tmp_path: Path) -> None:
     """They are struck one by one, write through the proxies, and share the run's folders with the driver."""
@@ -232,6 +230,7 @@ def test_executors_in_containers(name: str, tmp_path: Path) -> None:
     assert any((done.run_dir / "logs" / "spark-workers").glob("app-*/*/stderr")), "the executors' own output"
 
 
+@full
 def test_postgres_ends_the_sessions_that_a_partition_left(by_hand: Project) -> None:
     by_hand.up(1)
     server, network, password = by_hand.postgres(), by_hand.network(project.CLIENTS), by_hand.postgres_password()
@@ -258,6 +257,7 @@ def test_postgres_ends_the_sessions_that_a_partition_left(by_hand: Project) -> N
         wait_until("the lock of the lost session to end", is_free, deadline_s=30)
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "network"), [("broker-cut-off.yaml", "_cluster"), ("postgres-cut-off.yaml", "_clients")]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onceproof.faults.contract import ReplacesJob, fault_of
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint
 
@@ -16,7 +17,6 @@ def complaints(scenario: Scenario) -> Iterator[Complaint]:
     if pipeline.image is None:
         return
     for what, given in (
-        ("pipeline.consumers", pipeline.consumers is not None),
         ("pipeline.connect", pipeline.connect is not None),
         ("pipeline.callable", pipeline.callable is not None),
         ("stack.spark.submit", spark is not None and bool(spark.submit)),
@@ -24,6 +24,6 @@ def complaints(scenario: Scenario) -> Iterator[Complaint]:
         if given:
             message = f"image runs pipeline.command in a container, and {what} starts programs of this machine"
             yield Complaint(_LOC, message, f"remove image, or {what}", at_key=True)
-    if any(fault.fault == "upgrade" for fault in scenario.chaos):
+    if any(isinstance(fault_of(spec), ReplacesJob) for spec in scenario.chaos):
         message = "the proof of an upgrade compares processes of this machine, and the job runs in a container"
         yield Complaint(_LOC, message, "remove image, or the upgrade", at_key=True)
