@@ -71,7 +71,7 @@ def test_up_is_idempotent_and_down_leaves_nothing(by_hand: Project) -> None:
 @full
 def test_a_port_that_is_taken_leaves_nothing(by_hand: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv(project.PORTS[-1], str(server.getsockname()[1]))
+        monkeypatch.setenv(project.PORTS[0], str(server.getsockname()[1]))
         with pytest.raises(EnvironmentProblem, match="compose up"):
             by_hand.up(1)
     assert by_hand.containers() == []
