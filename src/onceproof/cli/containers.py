@@ -40,7 +40,7 @@ def up(
     onceproof up --build-from debian:bookworm-slim
     """
     with failing_well() as output:
-        from onceproof.base.errors import UsageError
+        from onceproof.base.errors import EnvironmentProblem, UsageError
         from onceproof.stack.compose import images
         from onceproof.stack.compose.project import Project
         from onceproof.stack.fetch import components
@@ -50,6 +50,10 @@ def up(
         if build_from is not None:
             for image in images.build(build_from, components.ensure()):
                 output.say(f"built {image}")
+            try:
+                output.say(f"built {images.build_spark(build_from)}")
+            except EnvironmentProblem as failed:  # most scenarios do without it
+                output.say(f"warning: {failed.message}\n  {failed.hint}")
         project = Project()
         project.up(brokers, registry=registry)
         url = project.registry_url()

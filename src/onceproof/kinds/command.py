@@ -244,7 +244,9 @@ class SparkJob:
         owner.uses_daemon(address())
         # What `{here}` may stand for: the folder of the scenario, or that of a shipped one on which it is based.
         code = [execution.here, Path(str(files("onceproof"))) / "scenarios"]
-        return JobImage(name, owner.run_id, [execution.directory.path], [*code, components.cache_folder()])
+        found = JobImage(name, owner.run_id, [execution.directory.path], [*code, components.cache_folder()])
+        owner.push(found.remove)
+        return found
 
     @contextmanager
     def start(self) -> Iterator[None]:

@@ -24,11 +24,13 @@ MOST_WAIT_MS = 100
 """The longest wait for a trigger with ``pipeline: {trigger: fast}``: short next to a batch, and no busy loop."""
 
 
-def _python(cluster: AnyCluster | None) -> dict[str, str]:
-    """Which Python runs the tasks. Without it, Spark's workers use the first python3 on PATH."""
-    if cluster is not None and cluster.python is not None:
-        return {"PYSPARK_PYTHON": cluster.python, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+def _python(cluster: AnyCluster | None, *, image: bool) -> dict[str, str]:
+    """Which Python runs the driver's program and the tasks. Without it, Spark's workers use the first python3 on PATH."""
+    here = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    tasks = here if cluster is None else cluster.python or here
+    if image:
+        return {"PYSPARK_DRIVER_PYTHON": "python3", **({"PYSPARK_PYTHON": tasks} if cluster is not None else {})}
+    return {"PYSPARK_PYTHON": tasks, **({"PYSPARK_DRIVER_PYTHON": sys.executable} if tasks != here else {})}
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def job_environment(
     users = {
         **({} if image else inherited()),
         "SPARK_LOCAL_IP": host,
-        **({} if image and cluster is None else _python(cluster)),
+        **_python(cluster, image=image),
         "PYTHONUNBUFFERED": "1",
         # PySpark creates a folder there while it starts, and leaves it behind if it is killed then.
         "TMPDIR": str(scratch),

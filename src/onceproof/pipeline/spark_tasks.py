@@ -67,10 +67,12 @@ def holds(process: TaskProcess, client: str, to: str) -> bool:
 
 
 def _has_connection(pid: int, client: str, to: str) -> bool:
-    # Compare both ends: another connection may use the same local port, to another service.
-    ports = tuple(int(end.rpartition(":")[2]) for end in (client, to))
+    # Compare both ends: another connection may use the same local port, to another service or in another container.
     with suppress(PermissionError):
-        return any((one.here[1], one.there[1]) == ports for one in connections(pid))
+        return any(
+            (f"{one.here[0]}:{one.here[1]}", f"{one.there[0]}:{one.there[1]}") == (client, to)
+            for one in connections(pid)
+        )
     return False
 
 

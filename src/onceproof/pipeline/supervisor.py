@@ -135,8 +135,8 @@ class Pipeline:
 
     def stop(self) -> None:
         """End the job for good, with all processes that it started. Idempotent."""
+        self._stopping.set()
         with self._lock:  # a launch that has begun completes first and is stopped here; none begins afterwards
-            self._stopping.set()
             service = self._service
             replaced = list(self._replaced)
         for zombie in replaced:
@@ -173,8 +173,8 @@ class Pipeline:
 
         The whole session is stopped before it is killed, since the next log write may be only milliseconds away.
         """
-        start = self.current_start
-        service = self._service
+        with self._lock:  # a launch in a container has adopted the driver's processes
+            start, service = self.current_start, self._service
         if service is not None:
             self._timeline.emit("job.kill", start=start)
             self._killed = self._killed or service.is_running()  # a driver that ended by itself was not killed
@@ -215,7 +215,8 @@ class Pipeline:
 
         Its other processes have `_LEAVE_S` once the first one has ended; then they are killed.
         """
-        start, service = self.current_start, self._service
+        with self._lock:
+            start, service = self.current_start, self._service
         if service is not None:
             self._timeline.emit("job.terminate", start=start)
             self._asked_to_end = True
@@ -359,7 +360,7 @@ class Pipeline:
                 self._killed = self._asked_to_end = False
                 self._starts += 1
                 if self._image is not None:  # before any fault can strike it
-                    self._image.adopt(number, self._service)
+                    self._image.adopt(number, self._service, self._stopping.is_set)
         finally:
             self._starting.release()
         self._timeline.emit("job.started", start=number, pid=self._service.pid)

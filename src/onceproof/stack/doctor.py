@@ -116,7 +116,7 @@ def _postgres() -> Check:
 
 
 def _containers() -> Check:
-    """Check for containers. Only ``--stack compose`` and ``onceproof up`` need them, so nothing here makes the machine unfit."""
+    """Check for containers. Only ``--stack compose``, ``pipeline.image`` and ``onceproof up`` need them, so nothing here makes the machine unfit."""
     from onceproof.stack.compose import daemon, images  # imports docker, which few need
 
     name = "containers (optional)"
@@ -125,7 +125,7 @@ def _containers() -> Check:
         command = " ".join(Path(word).name for word in daemon.compose_command())
         found = images.needed()
     except EnvironmentProblem as problem:
-        return Check(name, True, f"{problem.message}; only --stack compose needs it: {problem.hint}")
+        return Check(name, True, f"{problem.message}; only --stack compose and pipeline.image need it: {problem.hint}")
     missing = [image for image, is_here in found.items() if not is_here]
     said = f"Docker {version}, `{command}`, images: {', '.join(image for image in found if image not in missing) or 'none'}"
     if missing:

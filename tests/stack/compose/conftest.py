@@ -19,7 +19,9 @@ def built() -> None:
         client()
         compose_command()
         # Always: the image of Spark has onceproof's own sinks, and the daemon repeats only what has changed.
-        list(images.build(os.environ.get("ONCEPROOF_TEST_BASE", "debian:bookworm-slim"), components.ensure()))
+        base = os.environ.get("ONCEPROOF_TEST_BASE", "debian:bookworm-slim")
+        list(images.build(base, components.ensure()))
+        images.build_spark(base)
     except EnvironmentProblem as missing:
         if "ONCEPROOF_CONTAINERS" in os.environ:
             raise

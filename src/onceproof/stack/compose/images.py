@@ -1,6 +1,6 @@
 """Builds the images of ``compose.yaml`` from a local Debian image, for machines without a registry.
 
-They hold what the embedded stack uses: Kafka's pinned jars, the wheel's Postgres, and Spark from the package pyspark.
+They hold what runs on this machine use: Kafka's pinned jars, the wheel's Postgres, and Spark from the package pyspark; and Apicurio Registry.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IMAGE = re.compile(r"\$\{(\w+_IMAGE):-([^}]+)\}")
 
 
 def build(base: str, components: Components) -> Iterator[str]:
-    """Build the images from ``base``; yields the name of each one when it is done. Raises `EnvironmentProblem`."""
+    """Build all images but that of Spark from ``base``; yields the name of each one when it is done. Raises `EnvironmentProblem`."""
     jars = [(f"libs/{jar.name}", jar) for jar in components.kafka_jars]
     yield _built("kafka", _kafka_tag(), base, jars, {"log4j2.properties": LOGGING})
     programs = find_binaries().parent
@@ -48,10 +48,13 @@ def build(base: str, components: Components) -> Iterator[str]:
     yield _built("postgres", _POSTGRES_TAG, base, [("pginstall18", programs), ("libs", libraries)], {})
     archive = ensure_registry()
     yield _built("registry", _registry_tag(), base, [("registry.tar.gz", archive)], {})
-    # Last, because only some scenarios use it.
+
+
+def build_spark(base: str) -> str:
+    """Build the image of Spark from ``base``; returns its name. Raises `EnvironmentProblem`, also if its Python is another one."""
     spark = Path(str(files("pyspark")))
     of_spark = [("bin", spark / "bin"), ("jars", spark / "jars"), ("lib", spark / "python" / "lib")]
-    yield _built("spark", _spark_tag(), base, [*of_spark, *_packages()], {})
+    return _built("spark", _spark_tag(), base, [*of_spark, *_packages()], {})
 
 
 def _packages() -> Iterator[tuple[str, Path]]:
@@ -61,7 +64,7 @@ def _packages() -> Iterator[tuple[str, Path]]:
     yield "packages/onceproof/sinks", own / "sinks"
     for package in _with_dependencies(_PACKAGES):
         for file in files_of(package) or ():
-            if ".." not in file.parts:
+            if ".." not in file.parts and "__pycache__" not in file.parts:
                 yield f"packages/{file}", Path(str(file.locate()))
 
 
@@ -142,7 +145,7 @@ def _needs(service: str) -> str:
     if service == "spark":
         needs += (
             f"; its python3 must be Python {sys.version_info.major}.{sys.version_info.minor}, as here. "
-            "Only scenarios with stack.spark need this image; the others are built"
+            "Only scenarios with stack.spark need this image"
         )
     return needs
 

@@ -20,7 +20,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from docker.errors import NotFound
+import docker
+from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.models.networks import Network
 
@@ -50,6 +51,8 @@ _HEALTHY_S = 120.0
 _COMMAND_S = 600
 """Pulling images may take minutes."""
 _GONE_S = 30.0
+_LOG_LINES = 2000
+"""Read while a run ends, which must not take long."""
 _DATA = "/var/lib/kafka/data"
 _QUORUM = f"{_DATA}/__cluster_metadata-0/quorum-state"
 
@@ -72,7 +75,7 @@ class ClusterOfRun:
             "ONCEPROOF_SPARK_MEMORY_MB": str(self.spec.memory_mb),
             "ONCEPROOF_RUN_FOLDER": str(self.run_dir.absolute()),
             "ONCEPROOF_SCRATCH_FOLDER": str(self.scratch),
-            "ONCEPROOF_USER": f"{os.getuid()}:0",
+            "ONCEPROOF_USER": f"{os.getuid()}:{os.getgid()}",
         }
 
     def scale(self) -> list[str]:
@@ -148,12 +151,12 @@ class Project:
         )
 
     def save_logs(self, folder: Path) -> None:
-        """Write what each container has said to ``SERVICE-NUMBER.log`` in this folder."""
+        """Write the last lines of each container's output to ``SERVICE-NUMBER.log`` in this folder."""
         folder.mkdir(parents=True, exist_ok=True)
         for one in self.containers():
             path = folder / f"{_service(one)}-{one.labels.get(_NUMBER, '1')}.log"
             with path.open("wb") as log:
-                log.writelines(one.logs(stream=True, follow=False))
+                log.write(one.logs(tail=_LOG_LINES))
 
     def _compose(self, *words: str, profiles: str, variables: Mapping[str, str]) -> None:
         env = {**variables, "COMPOSE_PROFILES": profiles}
@@ -317,19 +320,28 @@ def quorum_epoch(container: Container) -> int:
         return int(json.loads(member.read())["leaderEpoch"])
 
 
-def copy_log(container: Container, topic: str, partition: int, folder: Path) -> None:
-    """Copy the segments of a partition's log from a broker's container to a folder, which is created."""
+def copy_log(container: Container, topic: str, partition: int, folder: Path) -> bool:
+    """Copy the segments of a partition's log from a broker's container to a folder, which is created.
+
+    Returns whether it could: not if an image keeps its data elsewhere, or if Kafka has just deleted a segment.
+    """
     there = f"{_DATA}/{topic}-{partition}"
-    _, listed = container.exec_run(["ls", there])
     folder.mkdir(parents=True)
+    code, listed = container.exec_run(["ls", there])
+    if code != 0:
+        return False
     # One by one: the indexes next to them are as long as Kafka ever lets them become.
     for name in (name for name in listed.decode().split() if name.endswith(".log")):
-        stream, _ = container.get_archive(f"{there}/{name}")
+        try:
+            stream, _ = container.get_archive(f"{there}/{name}")
+        except NotFound:
+            return False
         with tempfile.TemporaryFile(dir=folder) as packed:
             packed.writelines(stream)
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
                 archive.extractall(folder, filter="data")
+    return any(folder.glob("*.log"))
 
 
 def compose_file() -> Path:
@@ -340,7 +352,9 @@ def compose_file() -> Path:
 def of_runs() -> list[Project]:
     """The projects that runs started for themselves and that still have containers."""
     labels = [one.labels for one in client().containers.list(all=True, filters={"label": RUN})]
-    return [Project(name) for name in sorted({of[_PROJECT] for of in labels if of[RUN] and _PROJECT in of})]
+    return [
+        Project(name) for name in sorted({of[_PROJECT] for of in labels if of.get(_PROJECT) == f"onceproof-{of[RUN]}"})
+    ]
 
 
 def clean_up(run_id: str, daemon: str | None, *, dry_run: bool) -> list[str]:
@@ -352,23 +366,31 @@ def clean_up(run_id: str, daemon: str | None, *, dry_run: bool) -> list[str]:
     if daemon not in (address(), None):
         raise EnvironmentProblem(f"they belong to the daemon {daemon}", hint=f"export DOCKER_HOST={daemon}")
     try:
-        left = client().containers.list(all=True, filters={"label": f"{RUN}={run_id}"})
+        daemon_client = client()
     except EnvironmentProblem:
         if daemon is None:
             return []
         raise
     verb = "would remove" if dry_run else "removed"
-    drivers = [one for one in left if _PROJECT not in one.labels]
+    done = [f"{verb} container {name}" for name in remove_drivers(daemon_client, run_id, dry_run=dry_run)]
+    own = Project(f"onceproof-{run_id}")
+    if own.containers():
+        if not dry_run:
+            own.down()
+        done.append(f"{verb} the containers of project {own.name}")
+    return done
+
+
+def remove_drivers(of: docker.DockerClient, run_id: str, *, dry_run: bool = False) -> list[str]:
+    """Remove the containers in which a run started its driver (`onceproof.pipeline.image`). Returns their names."""
+    project = f"onceproof-{run_id}"
+    listed = of.containers.list(all=True, filters={"label": f"{RUN}={run_id}"}, ignore_removed=True)
+    # Their image may have the label of the project that built it.
+    drivers = [one for one in listed if one.labels.get(_PROJECT) != project]
     for one in () if dry_run else drivers:
-        with suppress(NotFound):  # the daemon removes it itself once the driver has ended
+        with suppress(APIError):  # the daemon is removing it itself, because its driver has ended
             one.remove(force=True)
-    projects = sorted({one.labels[_PROJECT] for one in left if _PROJECT in one.labels})
-    for name in () if dry_run else projects:
-        Project(name).down()
-    return [
-        *(f"{verb} container {one.name}" for one in drivers),
-        *(f"{verb} the containers of project {name}" for name in projects),
-    ]
+    return [str(one.name) for one in drivers]
 
 
 def _wait_for(container: Container, wanted: str) -> None:

@@ -59,14 +59,15 @@ class ComposeKafka(ExternalKafka):
         return ",".join(f"{host}:{port}" for host, port in (self._addresses[broker] for broker in brokers))
 
     def log_folders(self, topic: str) -> dict[int, Path]:
-        """Partition -> folder with a copy of its leader's log as of now."""
+        """Partition -> folder with a copy of its leader's log as of now; without those that could not be copied."""
         if self.copies is None:
             return {}
         partitions = self.admin().list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions
         found = {}
         for id in partitions:
-            folder = found[id] = Path(tempfile.mkdtemp(dir=self.copies)) / f"{topic}-{id}"
-            project.copy_log(self._node(self.leader(topic, id).broker), topic, id, folder)
+            folder = Path(tempfile.mkdtemp(dir=self.copies)) / f"{topic}-{id}"
+            if project.copy_log(self._node(self.leader(topic, id).broker), topic, id, folder):
+                found[id] = folder
         return found
 
     def kill_broker(self, broker: int) -> None:

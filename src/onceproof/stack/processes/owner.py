@@ -68,11 +68,13 @@ class Service:
         self._process = process
         self._stop_signal = stop_signal
         self._adopted: dict[int, int] = {}
+        self._in_container = False
         self._gone = False
 
     def adopt(self, other: Service | procfs.Stat) -> None:
         """Let the session of which ``other`` is the leader count as this one's: it is stopped, resumed and killed with it."""
         self._adopted[other.pid] = other.start_ticks
+        self._in_container = isinstance(other, procfs.Stat)
 
     def release(self, other: Service) -> None:
         """Undo `adopt`."""
@@ -81,7 +83,10 @@ class Service:
     @property
     def returncode(self) -> int | None:
         """The leader's return code, as in `subprocess`: negative for a signal, None while it runs."""
-        return self._process.poll()
+        code = self._process.poll()
+        return (
+            128 - code if self._in_container and code is not None and code > 128 else code
+        )  # as a shell reports a signal
 
     def is_running(self) -> bool:
         """Whether the leader runs; members may outlive it (a JVM outlives the Python that started it by seconds)."""
