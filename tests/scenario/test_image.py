@@ -51,15 +51,21 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("docker")
 def test_the_words_of_the_container_name_variables_and_hold_no_value(tmp_path: Path) -> None:
-    image = JobImage("mine:1", "abc", [tmp_path / "run"], [tmp_path / "code"])
+    code = tmp_path / "code, old"
+    code.mkdir()
+    image = JobImage("mine:1", "abc", [tmp_path / "run"], [code, tmp_path / "gone"])
     program = image.in_container(2, Program(["python3", "job.py"], {"DB_PASSWORD": "secret", "PATH": "/image/bin"}))
     words = list(program.command)
     assert words[0] == "/usr/bin/docker" and words[-3:] == ["mine:1", "python3", "job.py"]
     assert "DB_PASSWORD" in words and "secret" not in " ".join(words)
     assert program.env["DB_PASSWORD"] == "secret" and program.env["PATH"] == "/image/bin"
     assert words[words.index("--name") + 1] == "onceproof-abc-driver-2"
-    volumes = {word for before, word in pairwise(words) if before == "--volume"}
-    assert {f"{tmp_path}/run:{tmp_path}/run:rw", f"{tmp_path}/code:{tmp_path}/code:ro"} <= volumes
+    mounted = {word for before, word in pairwise(words) if before == "--mount"}
+    assert f'type=bind,"source={code}","target={code}",readonly' in mounted, (
+        "a comma separates fields, unless it is quoted"
+    )
+    assert f'type=bind,"source={tmp_path}/run","target={tmp_path}/run"' in mounted
+    assert not any("gone" in word for word in mounted)
 
 
 def test_the_image_and_not_the_shell_sets_what_programs_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +86,8 @@ def test_the_image_and_not_the_shell_sets_what_programs_need(monkeypatch: pytest
     inherited = {"PATH", "HOME", "JAVA_HOME", "PYSPARK_PYTHON"}
     assert inherited <= made().keys()
     assert not inherited & made(image=True).keys()
+    assert made(image=True)["PYSPARK_DRIVER_PYTHON"] == "python3", "spark-submit starts the program with it"
     cluster = ContainerCluster("spark://127.0.0.1:7077", Path("/tmp/spark.args"), 512, "127.0.0.2")
     on_cluster = made(image=True, cluster=cluster)
-    assert on_cluster["PYSPARK_PYTHON"] == "python3" and on_cluster["SPARK_LOCAL_IP"] == "127.0.0.2"
+    assert on_cluster["PYSPARK_DRIVER_PYTHON"] == on_cluster["PYSPARK_PYTHON"] == "python3"
+    assert on_cluster["SPARK_LOCAL_IP"] == "127.0.0.2"

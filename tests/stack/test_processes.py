@@ -246,6 +246,28 @@ def test_an_adopted_session_is_stopped_and_killed_with_the_service(tmp_path: Pat
         assert not other.is_running()
 
 
+def test_a_signal_that_ended_a_container_is_a_signal(tmp_path: Path) -> None:
+    """`docker run` ends with 128 and the signal's number; any other program may end with that code by itself."""
+    with Owner() as owner:
+        for_container = owner.start("process of the container", ["sleep", "600"], log=tmp_path / "sleep.log")
+        first = procfs.stat(for_container.pid)
+        assert first is not None
+        ended = ["sh", "-c", "sleep 0.2; exit 143"]
+        client, other = (owner.start(name, ended, log=tmp_path / f"{name}.log") for name in ("docker-run", "other"))
+        client.adopt(first)
+        assert client.wait(10) == client.returncode == -signal.SIGTERM
+        assert other.wait(10) == other.returncode == 143
+
+
+def test_what_could_not_be_cleaned_up_stays_in_the_journal(tmp_path: Path) -> None:
+    owner = Owner()
+    path = owner._journal.path
+    owner.push(lambda: 1 / 0)
+    owner.close()
+    assert path.is_file()
+    path.unlink()
+
+
 def test_the_connections_of_a_stopped_process_are_cut_and_what_it_sent_arrives(tmp_path: Path) -> None:
     script = """
 import socket, sys, time

@@ -242,7 +242,7 @@ class SparkJob:
             message = "tier kept is not used, every kill is real: the job runs in a container"
             self._timeline.emit("warning", message=message)
         owner.uses_daemon(address())
-        # What `{here}` may stand for: the folder of the scenario, or that of a shipped one on which it is based.
+        # For `{here}`: the folder of the scenario, and that of the shipped ones, on which it may be based.
         code = [execution.here, Path(str(files("onceproof"))) / "scenarios"]
         found = JobImage(name, owner.run_id, [execution.directory.path], [*code, components.cache_folder()])
         owner.push(found.remove)

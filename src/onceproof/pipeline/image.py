@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import requests
-from docker.errors import DockerException
+from docker.errors import DockerException, ImageNotFound
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.paths import temporary
@@ -37,9 +37,10 @@ def check(image: str) -> None:
     docker_command()
     try:
         client().images.get(image)
-    except (DockerException, ValueError):  # also a name that cannot be one
+    except DockerException as refused:  # also a text that cannot be the name of an image
+        why = "" if isinstance(refused, ImageNotFound) else f": {refused}"
         raise EnvironmentProblem(
-            f"pipeline.image: there is no image {image} on this machine",
+            f"pipeline.image: the container daemon of this machine does not have {image!r}{why}",
             hint=f"`docker pull {image}`, or build it; `docker images` lists those that are there",
         ) from None
 
@@ -51,15 +52,18 @@ class JobImage:
     image: str
     run_id: str
     writable: Sequence[Path]
-    """Folders that driver and harness share, besides the one for temporary files."""
+    """Folders that the driver and onceproof share, besides the one for temporary files."""
     readable: Sequence[Path]
+    """Folders of code and jars. One that does not exist is left out."""
 
     def in_container(self, number: int, program: Program) -> Program:
         """What starts driver ``number`` in a container: ``docker run``, which ends when the driver does, with its exit code.
 
         Other users can read its words, so they name the variables, and its environment holds their values.
         """
-        mounts = dict.fromkeys(self.readable, ",readonly") | dict.fromkeys((temporary(), *self.writable), "")
+        mounts = dict.fromkeys(filter(Path.is_dir, self.readable), ",readonly") | dict.fromkeys(
+            (temporary(), *self.writable), ""
+        )
         words = [
             *(docker_command(), "run", "--rm", "--init", "--pull", "never", "--network", "host"),
             # Faults must be able to look into its processes: the same user and group. Root's group besides: images made for any

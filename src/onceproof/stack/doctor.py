@@ -116,7 +116,7 @@ def _postgres() -> Check:
 
 
 def _containers() -> Check:
-    """Check for containers. Only ``--stack compose``, ``pipeline.image`` and ``onceproof up`` need them, so nothing here makes the machine unfit."""
+    """Check for containers. Few need them (``--stack compose``, ``pipeline.image``, ``onceproof up``): nothing here makes the machine unfit."""
     from onceproof.stack.compose import daemon, images  # imports docker, which few need
 
     name = "containers (optional)"

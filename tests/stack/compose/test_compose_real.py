@@ -110,18 +110,18 @@ def test_doctor_names_an_image_that_is_missing(monkeypatch: pytest.MonkeyPatch) 
 
 @full
 def test_cleanup_removes_the_containers_of_a_dead_run_alone(by_hand: Project, tmp_path: Path) -> None:
-    dead, living = Project("onceproof-test-dead"), by_hand
+    dead, living = Project("onceproof-dead"), by_hand
     ports = PortLease.take(len(project.PORTS))
     try:
         dead.up(1, run_id="dead", ports=dict(zip(project.PORTS, ports.ports, strict=True)))
         living.up(1)
         assert project.clean_up("other", address(), dry_run=False) == []
         assert project.clean_up("dead", address(), dry_run=True) == [
-            "would remove the containers of project onceproof-test-dead"
+            "would remove the containers of project onceproof-dead"
         ]
         assert len(dead.containers()) == 2
         assert project.clean_up("dead", address(), dry_run=False) == [
-            "removed the containers of project onceproof-test-dead"
+            "removed the containers of project onceproof-dead"
         ]
         assert dead.containers() == [] and len(living.containers()) == 2
     finally:

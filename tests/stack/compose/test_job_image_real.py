@@ -63,7 +63,7 @@ def test_an_image_that_is_not_there_is_named_before_anything_starts(tmp_path: Pa
     path.write_text("base: naive-append\nabout: No image.\npipeline: {image: 'no/such-image:1'}\n")
     done = CliRunner().invoke(app, ["run", str(path), "--runs", str(tmp_path)])
     said = " ".join(done.output.split())
-    assert done.exit_code == 4 and "there is no image no/such-image:1 on this machine" in said, done.output
+    assert done.exit_code == 4 and "daemon of this machine does not have 'no/such-image:1'" in said, done.output
     assert "docker pull no/such-image:1" in said and "starting the services" not in said
 
 

@@ -1,6 +1,7 @@
 """Builds the images of ``compose.yaml`` from a local Debian image, for machines without a registry.
 
-They hold what runs on this machine use: Kafka's pinned jars, the wheel's Postgres, and Spark from the package pyspark; and Apicurio Registry.
+They hold Kafka's pinned jars, the wheel's Postgres and Spark from the package pyspark, as runs without containers use them, and Apicurio
+Registry.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class ComposeSpark:
         if (other := there.decode().strip()) != here:
             timeline.emit(
                 "warning",
-                message=f"the image of Spark has Python {other}, and the driver {here}: Spark refuses tasks in Python",
+                message=f"the image of Spark has Python {other}, and onceproof runs on {here}: Spark refuses tasks in Python whose "
+                f"driver has another version than {other}",
             )
         arguments = scratch / "spark.args"
         arguments.touch(0o600)

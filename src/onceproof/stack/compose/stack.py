@@ -289,7 +289,8 @@ class ComposeStack(ExternalStack):
         return Project(profile.project).inner_addresses()
 
     def versions(self) -> dict[str, Any]:
-        return {**super().versions(), **self._images}
+        kafka = self._images.get("kafka") or self._images["broker-1"]
+        return {**super().versions(), **self._images, "kafka": kafka}
 
 
 def profile_of(found: Project) -> ComposeProfile:

@@ -84,9 +84,8 @@ class Service:
     def returncode(self) -> int | None:
         """The leader's return code, as in `subprocess`: negative for a signal, None while it runs."""
         code = self._process.poll()
-        return (
-            128 - code if self._in_container and code is not None and code > 128 else code
-        )  # as a shell reports a signal
+        # `docker run` reports a signal as a shell does.
+        return 128 - code if self._in_container and code is not None and code > 128 else code
 
     def is_running(self) -> bool:
         """Whether the leader runs; members may outlive it (a JVM outlives the Python that started it by seconds)."""
@@ -153,10 +152,9 @@ class Service:
 
     def wait(self, timeout_s: float) -> int | None:
         """The leader's return code, or None if it still runs after ``timeout_s``."""
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self.returncode
 
     def check_running(self) -> None:
         """Raise `ServiceFailed`, with its last log lines, if it has ended."""
@@ -307,8 +305,8 @@ class Owner:
                 if self._closed:
                     return
                 self._closed = True
-            self._close_in_reverse(time.monotonic() + _CLOSE_GRACE_S)
-            done = [self._attempt(f"kill {service.name}", service.kill) for service in self.services()]
+            done = self._close_in_reverse(time.monotonic() + _CLOSE_GRACE_S)
+            done += [self._attempt(f"kill {service.name}", service.kill) for service in self.services()]
             done.append(self._attempt("kill processes that left their session", partial(kill_marked, self.run_id)))
             done += [self._attempt(f"remove {folder}", partial(remove_folder, folder)) for folder in self._folders]
             if all(done):
@@ -329,26 +327,29 @@ class Owner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _close_in_reverse(self, deadline: float) -> None:
+    def _close_in_reverse(self, deadline: float) -> list[bool]:
+        done = []
         for are_services, group in groupby(reversed(self._owned), lambda one: isinstance(one, Service)):
             if are_services:
                 _stop_together([one for one in group if isinstance(one, Service)], deadline)
                 continue
             for callback in group:
                 assert not isinstance(callback, Service)
-                self._call(callback, deadline)
+                done.append(self._call(callback, deadline))
+        return done
 
-    def _call(self, callback: Callable[[], object], deadline: float) -> None:
+    def _call(self, callback: Callable[[], object], deadline: float) -> bool:
         """Call it in a new thread: a clean-up that hangs on a dead service must not prevent others from being stopped."""
+        done: list[bool] = []
         name = getattr(callback, "__qualname__", repr(callback))
-        thread = threading.Thread(
-            target=self._attempt, args=(f"run {name}", callback), daemon=True, name=f"close {name}"
-        )
+        attempt = partial(self._attempt, f"run {name}", callback)
+        thread = threading.Thread(target=lambda: done.append(attempt()), daemon=True, name=f"close {name}")
         thread.start()
         # The minimum is for releasing a lease or closing a file when the services have used up all the time.
         thread.join(max(0.2, deadline - time.monotonic()))
         if thread.is_alive():
             _log.warning("clean-up %s of run %s did not end in time", name, self.run_id)
+        return done == [True]
 
     def _attempt(self, what: str, act: Callable[[], object]) -> bool:
         """Call ``act``, log an error, and return whether it succeeded."""
