@@ -57,9 +57,6 @@ class DriverCrash(AtItsPoint[DriverCrashSpec]):
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
             message = "before batch 0 there are no state files, so how many partitions it has written cannot be known"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
-        if spec.at.point is Point.STATE_PARTLY_COMMITTED and scenario.stack.spark is not None:
-            message = "executors of a standalone Spark write their state files without waiting for each other"
-            problems.append(SpecProblem(("at", "point"), message, "remove spark from the stack for this point"))
         return problems
 
     @classmethod

@@ -8,9 +8,8 @@ delivered, and the process runs on until Spark's order to stop reaches it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
@@ -19,9 +18,16 @@ from onceproof.faults.contract import Occurrence, Placement, Proof, faults, miss
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import ANSWER_S, placement_at_frame
 from onceproof.faults.placement import RESTART_S, committed
-from onceproof.faults.tasks import TaskFault, TaskSpec, Victim, describe_tree, wait_for_event_log
-from onceproof.pipeline.spark_events import Attempt
-from onceproof.pipeline.spark_tasks import TaskProcess, Tree, holds
+from onceproof.faults.tasks import (
+    TaskFault,
+    TaskSpec,
+    Victim,
+    answered,
+    describe_tree,
+    describe_winner,
+    wait_for_event_log,
+)
+from onceproof.pipeline.spark_tasks import Tree, holds
 from onceproof.scenario.model import FaultSpec, Scenario
 
 _AWAKE_S = 60.0
@@ -95,7 +101,7 @@ class TaskStall(TaskFault):
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
         if hit.answer is None:
             return missed(*evidence, hit.undeliverable or "the frame was never delivered")
-        answer = _answer(hit.answer.facts)
+        answer = answered(hit.answer.facts)
         evidence.append(
             Evidence("its frame was delivered after the batch's commit; the service answered", detail=answer)
         )
@@ -109,25 +115,5 @@ class TaskStall(TaskFault):
         return proven(*evidence, "after SIGCONT it ran on until it closed its connection")
 
 
-def describe_winner(found: list[Attempt], victim: TaskProcess) -> str | None:
-    """A sentence on another attempt that succeeded at a task at which the victim's attempt did not; None if there is none."""
-    executor = victim.executor or "driver"
-    for old in found:
-        if old.executor != executor or old.reason == "Success":
-            continue
-        task = (old.application, old.stage, old.task)
-        same = (a for a in found if a is not old and (a.application, a.stage, a.task) == task)
-        other = next((a for a in same if a.reason == "Success"), None)
-        if other is not None:
-            return f"Spark's event log: {other.describe()}; {old.describe()}"
-    return None
-
-
 def _woken(pids: list[int]) -> str:
     return f"process {', '.join(map(str, pids))} was no longer stopped: another process had resumed it"
-
-
-def _answer(facts: Mapping[str, Any]) -> str:
-    if facts.get("sqlstate"):
-        return f"refused with {facts['sqlstate']}"
-    return ", ".join(str(tag) for tag in [*(facts.get("tags") or []), *(facts.get("error_codes") or [])]) or "answered"

@@ -169,14 +169,14 @@ def test_a_socket_is_closed_at_once_and_its_connections_stay_open(tmp_path: Path
         server = LineServer(tmp_path / str(number), "made-for-a-test", echo)
         server.start()
         with socket.socket(socket.AF_UNIX) as client, socket.socket(socket.AF_UNIX) as late:
-            client.connect(str(server.path))
+            client.connect(server.address)
             assert answers(client, b"before\n")
             began = time.monotonic()
             server.close()
             seconds += time.monotonic() - began
             assert answers(client, b"after\n")
             with pytest.raises(FileNotFoundError):
-                late.connect(str(server.path))
+                late.connect(server.address)
         server.close()
     assert seconds < 1.0
 

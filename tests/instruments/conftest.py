@@ -22,7 +22,7 @@ def struck() -> Struck:
 def serve(tmp_path: Path, struck: Struck) -> Iterator[Serve]:
     open_gates = []
 
-    def make(*wanted: tuple[int, Point]) -> CheckpointGate:
+    def make(*wanted: tuple[int, Point], host: str | None = None) -> CheckpointGate:
         gate = CheckpointGate(
             tmp_path / "socket",
             tmp_path / "a checkpoint",
@@ -30,6 +30,7 @@ def serve(tmp_path: Path, struck: Struck) -> Iterator[Serve]:
             on_point=struck,
             on_failure=struck.failures.append,
             on_query=lambda *said: struck.queries.append(said),
+            host=host,
         )
         gate.start()
         open_gates.append(gate)

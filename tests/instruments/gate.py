@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from collections.abc import Callable
@@ -13,16 +14,25 @@ from onceproof.scenario.points import Point
 Seen = tuple[str, int, Point]
 
 
-class Driver:
-    """One JVM: sends lines, and reads the answers."""
+_NUMBERS = itertools.count(1)
 
-    def __init__(self, gate: CheckpointGate) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
+
+class Driver:
+    """One JVM: sends lines, and reads the answers. With the ``application`` of a driver, it is an executor of that driver."""
+
+    def __init__(self, gate: CheckpointGate, application: str | None = None, *, secret: str | None = None) -> None:
+        host, _, port = gate.address.rpartition(":")
+        self._socket = socket.socket(socket.AF_INET if host else socket.AF_UNIX)
         self._socket.settimeout(5)
-        self._socket.connect(str(gate.path))
+        self._socket.connect((host, int(port)) if host else gate.address)
         self._lines = self._socket.makefile("r")
-        self.send("hello 1")
-        self.rules = set(iter(lambda: self._lines.readline().strip(), "go"))
+        self.application = application or f"app-{next(_NUMBERS)}"
+        self.send(" ".join(filter(None, ["hello 1", self.application, secret])))
+        self.rules = set()
+        while (line := self.answer()) != "go":
+            if not line:
+                raise ConnectionRefusedError("the gate has closed the connection")
+            self.rules.add(line)
 
     def send(self, line: str) -> None:
         self._socket.sendall(f"{line}\n".encode())

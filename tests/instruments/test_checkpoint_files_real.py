@@ -158,7 +158,7 @@ def test_the_driver_writes_what_spark_writes_and_continues_when_the_harness_dies
     )
     try:
         wait_until("the socket", socket.exists, deadline_s=20)
-        driver = drive(root, CheckpointFiles(jar, socket), log)
+        driver = drive(root, CheckpointFiles(jar, str(socket)), log)
         try:
             assert harness.stdout is not None and harness.stdout.readline() == b"parked plain\n"
             assert (root / "checkpoint/plain/offsets/2").exists() and driver.poll() is None

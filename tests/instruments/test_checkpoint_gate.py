@@ -72,6 +72,55 @@ def test_all_but_the_first_state_file_of_a_batch_wait_until_the_fault_has_struck
     assert struck.points == [("q", 1, Point.STATE_PARTLY_COMMITTED)]
 
 
+def test_executors_wait_for_each_others_state_files_and_write_none_after_their_driver_was_killed(
+    serve: Serve, struck: Struck
+) -> None:
+    gate = serve((1, Point.STATE_PARTLY_COMMITTED))
+    root = gate.path.parent / "a%20checkpoint"
+    driver = Driver(gate)
+    driver.open(root, "q")
+    executors = [Driver(gate, driver.application) for _ in range(3)]
+    executors[0].send(f"4 rename {root}/q/state/0/0/2.changelog")
+    assert executors[0].answer() == "go 4"
+    executors[1].send(f"4 rename {root}/q/state/0/1/2.changelog")
+    executors[2].send(f"4 rename {root}/q/state/0/2/2.changelog")
+    struck.go.clear()
+    executors[0].send(f"5 renamed {root}/q/state/0/0/2.changelog")
+    wait_until("the strike", lambda: struck.points, deadline_s=5)
+    driver.die()
+    struck.go.set()
+    assert [executor.answer() for executor in executors] == ["go 5", "fail 4", "fail 4"]
+    assert struck.points == [("q", 1, Point.STATE_PARTLY_COMMITTED)] and struck.attempts == [1]
+
+
+def test_executors_go_on_after_a_strike_that_left_their_driver_alive(serve: Serve) -> None:
+    gate = serve((1, Point.STATE_PARTLY_COMMITTED))
+    root = gate.path.parent / "a%20checkpoint"
+    driver = Driver(gate)
+    driver.open(root, "q")
+    first, second = (Driver(gate, driver.application) for _ in range(2))
+    first.send(f"4 rename {root}/q/state/0/0/2.changelog")
+    assert first.answer() == "go 4"
+    second.send(f"4 rename {root}/q/state/0/1/2.changelog")
+    first.send(f"5 renamed {root}/q/state/0/0/2.changelog")
+    assert first.answer() == "go 5" and second.answer() == "go 4"
+
+
+def test_a_port_serves_only_those_who_know_the_secret(serve: Serve, struck: Struck) -> None:
+    gate = serve((2, Point.AFTER_SINK_COMMIT), host="127.0.0.1")
+    assert gate.secret is not None and gate.address.startswith("127.0.0.1:") and not gate.path.exists()
+    for wrong in (None, "x", gate.secret + "x", gate.secret[:-1]):
+        with pytest.raises(ConnectionRefusedError):
+            Driver(gate, secret=wrong)
+    driver = Driver(gate, secret=gate.secret)
+    assert driver.rules == {"park commits 2 create"}
+    driver.send(f"7 create {gate.path.parent}/a%20checkpoint/q/commits/2")
+    assert driver.answer() == "go 7" and struck.points == [("q", 2, Point.AFTER_SINK_COMMIT)]
+    gate.close()
+    with pytest.raises(OSError, match="refused"):
+        Driver(gate, secret=gate.secret)
+
+
 def log(root: Path, name: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).touch()

@@ -69,7 +69,7 @@ def test_a_path_with_spaces_and_quotes_stays_one_option() -> None:
 
 
 def test_the_checkpoint_file_systems_jar_comes_last_and_the_users_own_manager_overrides_ours() -> None:
-    files = CheckpointFiles(Path("/cache/c.jar"), Path("/tmp/a 'run'/socket"))
+    files = CheckpointFiles(Path("/cache/c.jar"), "/tmp/a 'run'/socket")
     users = {"SPARK_SUBMIT_OPTS": f"-D{FILE_MANAGER}=users.Own"}
     env = environment(users, checkpoint=files)
     assert env["SPARK_DIST_CLASSPATH"] == "/a folder/k1.jar:/k2.jar:/cache/c.jar"
@@ -111,15 +111,19 @@ def test_an_external_cluster_gets_the_jars_from_the_driver_which_listens_where_e
         failpoints=None,
         own={},
         secrets=[],
-        checkpoint=CheckpointFiles(Path("/cache/c.jar"), Path("/tmp/socket")),
+        checkpoint=CheckpointFiles(Path("/cache/c.jar"), "10.0.0.7:4711", "not-for-all"),
         cluster=ExternalCluster("spark://h1:7077,h2:7077", "10.0.0.7"),
     )
     assert env["MASTER"] == "spark://h1:7077,h2:7077" and env["SPARK_LOCAL_IP"] == "10.0.0.7"
     words = shlex.split(env["SPARK_SUBMIT_OPTS"])
     assert {"-Dspark.driver.host=10.0.0.7", "-Dspark.driver.bindAddress=10.0.0.7"} <= set(words)
     assert "-Dspark.jars=file:///a%20folder/k1.jar,file:///k2.jar,file:///cache/c.jar" in words
+    assert "-Dspark.hadoop.onceproof.checkpoint.socket=10.0.0.7:4711" in words and "not-for-all" not in str(env)
+    (arguments,) = (Path(word[1:]) for word in words if word.startswith("@"))
+    assert arguments.stat().st_mode & 0o777 == 0o600
+    assert arguments.read_text() == "-Dspark.hadoop.onceproof.checkpoint.secret=not-for-all\n"
     assert "-Dspark.executorEnv.PGPASSFILE=/p" in words and "-Dspark.driver.host=127.0.0.1" not in words
-    others = ("spark.authenticate", "spark.executor.memory", "spark.executor.extra", "@")
+    others = ("spark.authenticate", "spark.executor.memory", "spark.executor.extra")
     assert not [word for word in words if word.removeprefix("-D").startswith(others)], (
         "what the cluster's owner decides"
     )
@@ -182,7 +186,7 @@ def start(
         failpoints=folder / "none",
         own=own or {},
         secrets=[],
-        checkpoint=CheckpointFiles(fetched.checkpoint_jar, folder / "none"),
+        checkpoint=CheckpointFiles(fetched.checkpoint_jar, str(folder / "none")),
     )
     argv = [sys.executable, str(folder / "probe.py"), *settings]
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)

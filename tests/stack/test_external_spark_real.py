@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import time
@@ -64,6 +65,22 @@ def test_a_job_started_by_spark_submit_has_the_same_verdict(
     assert len(used) > before and cluster.status()["aliveworkers"] == 2
     tasks = [text for log in cluster.tasks_logs() if "Running task" in (text := log.read_text())]
     assert any(f"bootstrap.servers = [{BIND}:" in text for text in tasks)
+
+
+def test_a_driver_is_killed_between_the_state_files_of_executors_that_share_no_socket_with_it(
+    cluster: ExternalSparkServices, tmp_path: Path
+) -> None:
+    base = Path(__file__).parent.parent / "scenarios" / "state-partly-committed.yaml"
+    (loaded,) = load_all([str(scenario(tmp_path, str(base), cluster, bind=BIND))])
+    done = run(loaded, runs_dir=tmp_path / "runs")
+    assert done.verdict.outcome is Outcome.HELD, done.verdict.reasons
+    (fault,) = done.verdict.faults
+    assert fault.hit and "state of batch 3 in 1 of " in " ".join(fault.evidence), fault.evidence
+    logs = [*cluster.tasks_logs(), *done.run_dir.glob("logs/driver*")]
+    texts = [log.read_text() for log in logs]
+    assert not [text for text in texts if "no harness answers" in text]
+    secrets = [word for text in texts for word in re.findall(r"checkpoint\.secret\W+([\w-]{20,})", text)]
+    assert secrets == [], "Spark prints its settings with --verbose, but not their secrets"
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.instruments.checkpoint_gate import uncommitted
+from onceproof.instruments.checkpoint_places import uncommitted
 from onceproof.scenario.points import Point
 from onceproof.warm import checkpoint
 from onceproof.warm.attempts import Attempts, Strike
@@ -107,7 +107,7 @@ class Driver:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._lines = self._socket.makefile("r")
-        self._socket.sendall(b"hello 1\n")
+        self._socket.sendall(b"hello 1 none\n")
         self.rules = []
         while (line := self._lines.readline().strip()) != "go":
             self.rules.append(line)

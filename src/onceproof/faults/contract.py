@@ -179,6 +179,8 @@ class ReplacesJob(Protocol):
 
 EXECUTORS = "the executors' processes"
 """What a fault in the middle of a task must control; only an external Spark cluster does not give it."""
+EXECUTORS_NETWORK = "the executors' network"
+"""What a partition of an executor must control; only executors in containers have a network of their own."""
 
 
 @runtime_checkable

@@ -7,8 +7,9 @@ has done everything before that frame; if its process dies, the frame is never d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import Field
 
@@ -112,6 +113,27 @@ def describe_retry(found: list[Attempt], victim: TaskProcess) -> str | None:
             why = f" ({lost.why})" if lost.why else ""
             return f"Spark's event log: {lost.describe()}{why}; {again.describe()}{where}"
     return None
+
+
+def describe_winner(found: list[Attempt], victim: TaskProcess) -> str | None:
+    """A sentence on another attempt that succeeded at a task at which the victim's attempt did not; None if there is none."""
+    executor = victim.executor or "driver"
+    for old in found:
+        if old.executor != executor or old.reason == "Success":
+            continue
+        task = (old.application, old.stage, old.task)
+        same = (a for a in found if a is not old and (a.application, a.stage, a.task) == task)
+        other = next((a for a in same if a.reason == "Success"), None)
+        if other is not None:
+            return f"Spark's event log: {other.describe()}; {old.describe()}"
+    return None
+
+
+def answered(facts: Mapping[str, Any]) -> str:
+    """What a service answered to a frame, for evidence."""
+    if facts.get("sqlstate"):
+        return f"refused with {facts['sqlstate']}"
+    return ", ".join(str(tag) for tag in [*(facts.get("tags") or []), *(facts.get("error_codes") or [])]) or "answered"
 
 
 def _same_task(one: Attempt, other: Attempt) -> bool:

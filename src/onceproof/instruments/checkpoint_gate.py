@@ -1,10 +1,13 @@
-"""The harness's end of the checkpoint file system: a Unix socket on which a driver reports its checkpoint writes, and waits.
+"""The harness's end of the checkpoint file system: a socket on which a driver reports its checkpoint writes, and waits.
 
 The driver's end is ``src/onceproof/instruments/jvm``; its ``Harness.java`` describes the protocol. A driver says hello, learns
 at which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a write for which a fault is armed
 the driver waits, inside that create or rename, until the fault has struck. Of the state files of a batch all but the first
 wait before their rename, so that the state is partly written when a fault strikes. If the harness dies, the kernel closes
 its sockets and every driver continues.
+
+Executors of a cluster connect too: they write the state. An executor belongs to the driver of its application. Where they may
+be on other machines, the socket is a port, and each connection begins with a secret of the run.
 
 A checkpoint in an object store is read through a local copy (`onceproof.instruments.checkpoint_mirror`), which is brought up to
 date before a report of the driver is acted on.
@@ -14,9 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hmac
 import os
 import queue
 import re
+import secrets
 import socket
 import socketserver
 import threading
@@ -27,24 +32,11 @@ from urllib.parse import unquote
 
 from onceproof.base.line_server import LineServer
 from onceproof.instruments.checkpoint_mirror import CheckpointMirror
+from onceproof.instruments.checkpoint_places import PLACES, POINTS, lines_for, place_of, uncommitted
 from onceproof.scenario.points import Point
 
 #: Spark's setting for the manager of checkpoint files. A job that sets it uses a manager of its own.
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-
-#: (log, moment of its write) -> the point that the batch reaches with it
-LOG_POINTS = {
-    ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
-    ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
-    ("commits", "create"): Point.AFTER_SINK_COMMIT,
-    ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
-}
-_POINTS = {
-    **LOG_POINTS,
-    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: files are written, but not yet listed
-    ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
-}
-_PLACES = {point: place for place, point in _POINTS.items()}
 
 #: Points that the watcher reports too, since a file appears there.
 _WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
@@ -55,7 +47,16 @@ _TURN_S = 30.0
 _MEET_S = 5.0
 """How long the gate and the watcher wait for each other to report the same rename. It takes milliseconds."""
 
-_HELLO = re.compile(rb"hello (\d+)\n")
+_LEAVING_S = 1.0
+"""How long after a strike an executor's write waits to see whether its driver was killed. The kernel closes its connection at once."""
+
+_GREETING_S = 10.0
+"""How long a connection to a port may take to say hello."""
+
+_HELLO = re.compile(rb"hello (?P<pid>\d+) (?P<application>\S+)(?: (?P<secret>\S+))?\n")
+_HELLO_BYTES = 512
+_NO_APPLICATION = "none"
+"""What a JVM says in which Spark has not started."""
 _LINE = re.compile(r"(\d+) (\w+)(?:-(\w+))? ([a-z][a-z0-9+.-]*://[^/]*)?(/.*)")
 
 
@@ -71,10 +72,12 @@ class _Meeting:
 
 @dataclass(eq=False)
 class _Driver:
-    """One JVM's connection."""
+    """One JVM's connection: that of a driver, or of an executor, which writes nothing but state."""
 
     connection: socket.socket
     pid: int
+    application: str
+    """Spark's name of it, which a driver and its executors share."""
     rules: frozenset[tuple[int, Point]]
     """Batches and points at which it waits."""
     first_state: dict[tuple[str, int], Path] = field(default_factory=dict)
@@ -90,7 +93,7 @@ class _Driver:
 
 
 class CheckpointGate:
-    """Serves the socket at ``path`` (see `LineServer`).
+    """Serves the socket at ``path``, or a port of ``host`` to those who know `secret` (see `LineServer`).
 
     The gate calls ``wanted()`` when a driver says hello, and ``on_point(query, batch, point, attempt)`` while the driver waits
     at that point. The driver continues when the call returns; if it returns an event, when that event is set. A query's name
@@ -114,9 +117,11 @@ class CheckpointGate:
         on_failure: Callable[[BaseException], object],
         on_query: Callable[[str, str, str], object] = lambda *_: None,
         mirror: CheckpointMirror | None = None,
+        host: str | None = None,
     ) -> None:
         self._on_query = on_query
         self.path = path
+        self.secret = None if host is None else secrets.token_urlsafe(24)
         self._mirror = mirror
         self._root = Path(os.path.normpath(root.absolute()))  # without .., as `_handle` normalizes a driver's paths
         self._wanted = wanted
@@ -131,7 +136,12 @@ class CheckpointGate:
         self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
         self._disk_full = False
         self._closing = threading.Event()
-        self._server = LineServer(path, "checkpoint-gate", self._serve)
+        self._server = LineServer(path if host is None else host, "checkpoint-gate", self._serve)
+
+    @property
+    def address(self) -> str:
+        """Where JVMs connect: the path, or HOST:PORT."""
+        return self._server.address
 
     def start(self) -> None:
         with self._lock:
@@ -222,26 +232,26 @@ class CheckpointGate:
     # -- messages of drivers --------------------------------------------------------------------------------------
 
     def _serve(self, connection: socketserver.StreamRequestHandler) -> None:
-        rules = frozenset((batch, point) for batch, point in self._wanted() if point in _PLACES)
+        rules = frozenset((batch, point) for batch, point in self._wanted() if point in PLACES)
         answers = threading.Lock()
 
         def reply(line: str) -> None:
             with answers, contextlib.suppress(OSError):  # the driver may have been killed meanwhile
                 connection.wfile.write(f"{line}\n".encode())
 
-        driver = _Driver(connection.connection, 0, rules, reply=reply)
+        driver = _Driver(connection.connection, 0, "", rules, reply=reply)
         try:
-            hello = _HELLO.fullmatch(connection.rfile.readline())
+            hello = self._greeted(connection)
             with self._lock:
                 if self._closing.is_set() or hello is None:
                     return
-                driver.pid = int(hello[1])
+                driver.pid, driver.application = int(hello["pid"]), hello["application"].decode()
                 self._drivers.add(driver)
                 full = self._disk_full
             if full:
                 reply("disk full")
             for batch, point in sorted(driver.rules):
-                for rule in _rules(batch, point):
+                for rule in lines_for(batch, point):
                     reply(rule)
             reply("go")
             for line in connection.rfile:
@@ -250,7 +260,7 @@ class CheckpointGate:
                     return
                 if line.endswith(b"\n"):  # else the driver was killed in the middle of the line
                     self._handle(driver, line.decode().rstrip("\n"), reply)
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             pass
         except BaseException as failure:
             self._on_failure(failure)
@@ -261,10 +271,28 @@ class CheckpointGate:
             with self._lock:
                 self._drivers.discard(driver)
 
-    def _handle(self, driver: _Driver, line: str, reply: Callable[[str], None]) -> None:
+    def _greeted(self, connection: socketserver.StreamRequestHandler) -> re.Match[bytes] | None:
+        """The first line of a JVM; None if it is none, or lacks the secret."""
+        if self.secret is None:
+            return _HELLO.fullmatch(connection.rfile.readline())
+        connection.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.connection.settimeout(_GREETING_S)
+        hello = _HELLO.fullmatch(connection.rfile.readline(_HELLO_BYTES))
+        connection.connection.settimeout(None)
+        known = hello is not None and hmac.compare_digest(hello["secret"] or b"", self.secret.encode())
+        return hello if known else None
+
+    def _driver_of_executor(self, jvm: _Driver) -> _Driver:
+        """The driver for which a JVM works: it opens its logs before its executors get any task. A driver works for itself."""
+        with self._lock:
+            drivers = [one for one in self._driver_of.values() if one.application == jvm.application != _NO_APPLICATION]
+        return drivers[0] if drivers and jvm not in drivers else jvm
+
+    def _handle(self, jvm: _Driver, line: str, reply: Callable[[str], None]) -> None:
+        driver = self._driver_of_executor(jvm)
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"a driver's checkpoint file system sent {line!r}, which is not a message of its protocol")
+            raise ValueError(f"a checkpoint file system sent {line!r}, which is not a message of its protocol")
         number, moment = int(match[1]), match[2]
         where = self._read(moment, match[4] or "", unquote(match[5], errors="surrogateescape"))
         if where is None:
@@ -273,15 +301,15 @@ class CheckpointGate:
             return
         if moment == "open":
             query = self._query(where.parent)
-            self._open(driver, query, where, lambda: reply(f"go {number}"))
+            self._open(jvm, query, where, lambda: reply(f"go {number}"))
             return
         if moment in ("trigger", "mode"):
             if (query := self._query(where.parent)) is not None:
                 self._on_query(query, moment, match[3])
             return
-        checkpoint, log, batch = _place(where)
+        checkpoint, log, batch = place_of(where)
         query = self._writer(driver, batch) if log == "_spark_metadata" else self._query(checkpoint)
-        point = _POINTS.get((log, moment))
+        point = POINTS.get((log, moment))
         if query is not None and point is not None and log != "state":
             with self._lock:
                 self._batches[query] = batch
@@ -297,7 +325,7 @@ class CheckpointGate:
         elif driver.first_state.setdefault((query, batch), where) == where:
             reply(f"go {number}")
         else:
-            _thread(self._wait_turn, driver, query, batch, lambda: reply(f"go {number}"))
+            _thread(self._wait_turn, driver, query, batch, jvm, number)
 
     def _read(self, moment: str, server: str, path: str) -> Path | None:
         """Where to read a file that a driver names; None if it is in an object store, and in no checkpoint of the run."""
@@ -353,13 +381,17 @@ class CheckpointGate:
                 pass
             go()
 
-    def _wait_turn(self, driver: _Driver, query: str, batch: int, go: Callable[[], None]) -> None:
-        """Hold a state file before its rename until the faults have struck at the first state file of its version."""
+    def _wait_turn(self, driver: _Driver, query: str, batch: int, jvm: _Driver, number: int) -> None:
+        """Hold a state file before its rename until the faults have struck at the first state file of its version.
+
+        An executor outlives its driver by a moment, in which it must not write what the driver's death has prevented.
+        """
         struck = self._meeting(driver, query, batch, Point.STATE_PARTLY_COMMITTED).struck
         for _ in range(int(_TURN_S / 0.05)):
-            if struck.wait(0.05) or driver.gone.is_set():
+            if struck.wait(0.05) or driver.gone.is_set() or jvm.gone.is_set():
                 break
-        go()
+        orphaned = jvm is not driver and driver.gone.wait(_LEAVING_S)
+        jvm.reply(f"{'fail' if orphaned else 'go'} {number}")
 
     def _meeting(self, driver: _Driver, query: str, batch: int, point: Point) -> _Meeting:
         """The meeting of this attempt: one of an earlier attempt does not count."""
@@ -379,34 +411,6 @@ class CheckpointGate:
         if checkpoint == self._root:
             return self._root.name
         return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
-
-
-def uncommitted(checkpoint: Path) -> int | None:
-    """The batch that is planned and not committed, if there is one: the next driver start replays it."""
-    planned = [int(entry.name) for entry in (checkpoint / "offsets").glob("*") if entry.name.isdigit()]
-    if not planned or (checkpoint / "commits" / str(max(planned))).exists():
-        return None
-    return max(planned)
-
-
-def _rules(batch: int, point: Point) -> list[str]:
-    """The lines that make a driver wait at that point. Batch N writes version N+1 of the state."""
-    log, moment = _PLACES[point]
-    if log == "state":
-        return [f"park state {batch + 1} rename", f"park state {batch + 1} renamed"]
-    return [f"park {log} {batch} {moment}"]
-
-
-def _place(file: Path) -> tuple[Path, str, int]:
-    """The checkpoint (or output), log and batch of a file in ``offsets/``, ``commits/`` or ``_spark_metadata/``, or anywhere
-    below ``state/``."""
-    number = file.name.removesuffix(".compact")
-    if file.parent.name != "state" and number.isdigit():
-        return file.parent.parent, file.parent.name, int(number)
-    state = next(above for above in file.parents if above.name == "state")
-    version = re.match(r"\d+", file.name)
-    assert version is not None, "Harness.java reports a state file only if its name begins with a version"
-    return state.parent, "state", int(version[0]) - 1
 
 
 def _thread(work: Callable[..., None], *args: object) -> None:

@@ -69,13 +69,15 @@ class Instruments:
         expected: Sequence[str],
         frames: Checkable | None,
         store: ObjectStore | None = None,
+        host: str | None = None,
     ) -> None:
         """``sockets``: a private folder with a short path. ``expected``: names of queries that will start, however late.
+
+        ``host``: the address of this machine at which executors elsewhere reach the checkpoint gate.
 
         With a ``store`` the checkpoints are there, and the folder ``checkpoint`` is a copy of them.
         """
         self.failpoint_socket = sockets / "failpoints"
-        self.gate_folder = sockets / "checkpoint"
         self._timeline = timeline
         self._listener = listener
         self._frames = frames
@@ -98,13 +100,14 @@ class Instruments:
             **({} if self._mirror is None else {"refresh": self._mirror.refresh}),
         )
         self.gate = CheckpointGate(
-            self.gate_folder,
+            sockets / "checkpoint",
             checkpoint,
             wanted=listener.wanted,
             on_point=listener.on_write,
             on_failure=self.watcher.fail,
             on_query=self._on_query,
             mirror=self._mirror,
+            host=host,
         )
         self._failpoints = FailpointServer(
             self.failpoint_socket, clock=timeline.now, on_point=listener.on_point, on_sink_event=listener.on_sink_event

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.base.masking import hide
 from onceproof.base.timeline import Timeline
 from onceproof.data import datasets
 from onceproof.faults.context import FaultContext
@@ -148,6 +149,7 @@ class SparkJob:
             expected=scenario.pipeline.queries,
             frames=stack.frames,
             store=stack.object_store,
+            host=stack.spark.conf.gate_host if stack.spark is not None else None,
         )
         self._watcher = self._instruments.watcher
         strikes = any(strikes_tasks(fault) for fault in scenario.faults(FaultSpec))
@@ -184,7 +186,9 @@ class SparkJob:
         hidden = {} if stack.postgres is None else {"postgres.password": stack.postgres.password}
         scratch = owner.scratch / "job"
         scratch.mkdir()
-        jar, gate = stack.checkpoint_jar, self._instruments.gate_folder
+        jar, gate = stack.checkpoint_jar, self._instruments.gate
+        if gate.secret is not None:
+            hide(gate.secret)
         image = self._image(owner)
         if self._events is not None:
             self._events.mkdir(parents=True)
@@ -199,7 +203,9 @@ class SparkJob:
                 failpoints=self._instruments.failpoint_socket,
                 own={**(store.environment if store is not None else {}), **own},
                 secrets=spec.secrets,
-                checkpoint=CheckpointFiles(jar, gate, hurried=spec.trigger == "fast") if jar else None,
+                checkpoint=CheckpointFiles(jar, gate.address, gate.secret, hurried=spec.trigger == "fast")
+                if jar
+                else None,
                 cluster=stack.spark.conf if stack.spark is not None else None,
                 events=self._events,
                 defaults=store.settings() if store is not None else {},

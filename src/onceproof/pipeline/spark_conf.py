@@ -38,7 +38,10 @@ class CheckpointFiles:
     """The checkpoint file system: its jar, and the socket of `onceproof.instruments.checkpoint_gate`."""
 
     jar: Path
-    socket: Path
+    socket: str
+    """A path, or HOST:PORT."""
+    secret: str | None = None
+    """What the port asks for."""
     hurried: bool = False
     """Whether queries wait at most `MOST_WAIT_MS` for their next trigger, whatever interval the job sets."""
 
@@ -46,8 +49,17 @@ class CheckpointFiles:
         return {
             **({"spark.hadoop.onceproof.trigger.most.ms": str(MOST_WAIT_MS)} if self.hurried else {}),
             FILE_MANAGER: "onceproof.CheckpointFiles",
-            "spark.hadoop.onceproof.checkpoint.socket": str(self.socket),
+            "spark.hadoop.onceproof.checkpoint.socket": self.socket,
         }
+
+    def arguments(self, folder: Path) -> list[str]:
+        """Words for the driver's JVM that lead it to the secret, in a file: any user can read the words."""
+        if self.secret is None:
+            return []
+        file = folder / "checkpoint.args"
+        file.touch(0o600)
+        file.write_text(f"-Dspark.hadoop.onceproof.checkpoint.secret={self.secret}\n", encoding="utf-8")
+        return [f"@{file}"]
 
 
 def event_log(folder: Path) -> dict[str, str]:
@@ -122,14 +134,14 @@ def job_environment(
         **(event_log(events) if events is not None else {}),
         **(defaults or {}),
     }
-    secret = []
+    secret = checkpoint.arguments(scratch) if checkpoint is not None else []
     if cluster is not None:
         tasks = {name: users[name] for name in _FOR_TASKS if name in users}
         # In local mode, tasks find these in the driver's environment.
         settings |= {f"spark.executorEnv.{name}": value for name, value in tasks.items()}
         settings |= cluster.settings(scratch, files)
         del settings["spark.executor.extraClassPath"]  # paths of this machine; the cluster gets the jars in its own way
-        secret = [f"@{cluster.arguments}"] if cluster.arguments is not None else []
+        secret += [f"@{cluster.arguments}"] if cluster.arguments is not None else []
     words = [*driver_archive.options(archive), *secret, *(f"-D{key}={value}" for key, value in settings.items())]
     # Spark's launcher splits the value like a shell: paths with spaces need quotes.
     return {

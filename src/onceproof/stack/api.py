@@ -251,6 +251,12 @@ class Spark(Protocol):
     def check_health(self) -> None:
         """Raise `ServiceFailed` if a process of the run's own cluster ended."""
 
+    def isolate(self, pid: int) -> str:
+        """Cut the executor with this process off from everything; it runs on. Returns how, as a clause of evidence."""
+
+    def rejoin(self) -> None:
+        """Undo every `isolate`. Idempotent."""
+
     def check_used(self, pids: Iterable[int]) -> None:
         """Raise `EnvironmentProblem` if the driver with these processes demonstrably does not use the cluster."""
 

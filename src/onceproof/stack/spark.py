@@ -106,6 +106,12 @@ class SparkCluster:
         members = [process for worker in self.workers for process in worker.members()]
         return [process.pid for process in members if process.pid not in workers]
 
+    def isolate(self, pid: int) -> str:
+        raise NotImplementedError("validated: its executors have no network of their own")
+
+    def rejoin(self) -> None:
+        """Does nothing: no executor was cut off."""
+
     def check_used(self, pids: Iterable[int]) -> None:
         """Does nothing: a job may run its tasks itself. A fault of an executor then misses."""
 

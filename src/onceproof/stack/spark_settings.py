@@ -42,6 +42,8 @@ class Cluster:
     archive: Path | None
     """Class archive of Spark, so that executors start quickly."""
     host: ClassVar[str] = LOOPBACK
+    gate_host: ClassVar[str | None] = None
+    """The address of the checkpoint gate's port; None: executors can open its Unix socket."""
     python: ClassVar[str | None] = None
     """What starts the Python of tasks; None: the driver's own."""
 
@@ -69,6 +71,10 @@ class ContainerCluster:
     """The address of this machine at which executors reach the driver."""
     python: ClassVar[str | None] = "python3"
 
+    @property
+    def gate_host(self) -> str:
+        return self.host
+
     def settings(self, scratch: Path, jars: Sequence[Path]) -> dict[str, str]:
         """Settings of the driver, which serves the ``jars`` to its executors."""
         return {
@@ -88,6 +94,10 @@ class ExternalCluster:
     """The address of this machine at which executors reach the driver."""
     arguments: ClassVar[None] = None
     python: ClassVar[str | None] = None
+
+    @property
+    def gate_host(self) -> str:
+        return self.host
 
     def settings(self, scratch: Path, jars: Sequence[Path]) -> dict[str, str]:
         """Settings of the driver, which serves the ``jars`` to its executors."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from onceproof.base.line_server import LineServer
-from onceproof.instruments.checkpoint_gate import LOG_POINTS, uncommitted
+from onceproof.instruments.checkpoint_places import LOG_POINTS, uncommitted
 from onceproof.scenario.points import Point
 from onceproof.warm.attempts import Attempts
 

@@ -258,7 +258,7 @@ class WarmTier:
             failpoints=None,
             own=own,
             secrets=pipeline.secrets,
-            checkpoint=CheckpointFiles(stack.checkpoint_jar, gate),
+            checkpoint=CheckpointFiles(stack.checkpoint_jar, str(gate)),
         )
         self._session = SessionProcess(self._owner, scratch, execution.directory.logs / "session.log")
         self._closing.callback(self._session.close)

@@ -214,6 +214,8 @@ def test_a_scenario_has_the_verdict_of_the_embedded_stack(name: str, tmp_path: P
 _ON_SPARK = {
     "tasks that write": "staged-sink",
     "a stalled executor": str(Path(__file__).parents[2] / "scenarios" / "in-tasks.yaml"),
+    "an executor that is cut off": str(Path(__file__).parents[2] / "scenarios_compose" / "executor-cut-off.yaml"),
+    "state partly committed": str(Path(__file__).parents[2] / "scenarios" / "state-partly-on-spark.yaml"),
     "state": str(Path(__file__).parents[2] / "scenarios" / "state-on-spark.yaml"),
 }
 

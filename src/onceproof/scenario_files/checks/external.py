@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onceproof.faults.contract import EXECUTORS, needs_control
+from onceproof.faults.contract import EXECUTORS, EXECUTORS_NETWORK, needs_control
 from onceproof.kinds.contract import kind_of
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
@@ -75,12 +75,12 @@ class Lacking:
 def lacking(spec: AnyFaultSpec, scenario: Scenario, profile: StackProfile | None) -> Lacking | None:
     """What the fault would have to control and cannot, on that stack (None: the run's own services); None if nothing."""
     what = needs_control(spec)
-    if what == EXECUTORS:
-        cluster = scenario.stack.spark
-        if cluster is None or not cluster.external:
-            return None
+    cluster = scenario.stack.spark
+    if what in (EXECUTORS, EXECUTORS_NETWORK) and cluster is not None and cluster.external:
         return Lacking(what, f"Spark {cluster.master}", "remove it, or use a Spark of the run: `spark: {}`")
-    if what is None or profile is None or what in profile.controlled:
+    if what == EXECUTORS_NETWORK and profile is None:
+        return Lacking(what, "the embedded stack", "run the scenario with --stack compose, or use `fault: stall`")
+    if what in (None, EXECUTORS) or profile is None or what in profile.controlled:
         return None
     return Lacking(what, f"stack {profile.name}", "remove it, or run the scenario without --stack")
 

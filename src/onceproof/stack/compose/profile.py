@@ -22,7 +22,9 @@ PORTS = (*(f"ONCEPROOF_KAFKA_PORT_{broker}" for broker in (1, 2, 3)), _POSTGRES_
 class ComposeProfile(StackProfile):
     """The services of a compose project. Faults may kill and pause them, and disconnect them from their networks."""
 
-    controlled: ClassVar[frozenset[str]] = frozenset({"the brokers", "the links between brokers", "Postgres"})
+    controlled: ClassVar[frozenset[str]] = frozenset(
+        {"the brokers", "the links between brokers", "Postgres", "the executors' network"}
+    )
 
     name: str = NAME
     provider: Literal["external"] = "external"

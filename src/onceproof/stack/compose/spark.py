@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,8 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.stack import SparkStack
-from onceproof.stack.compose.project import Project, inner_address
+from onceproof.stack.compose import project
+from onceproof.stack.compose.project import CLIENTS, Project, inner_address
 from onceproof.stack.spark import READY_S, registered_workers
 from onceproof.stack.spark_settings import ContainerCluster
 
@@ -33,18 +34,20 @@ _VERSION = "import sys; print(*sys.version_info[:2], sep='.')"
 class ComposeSpark:
     """Implements `onceproof.stack.api.Spark`. Its containers are removed with the project."""
 
-    def __init__(self, conf: ContainerCluster, project: Project, workers: list[int]) -> None:
-        """``workers``: pids on this machine."""
+    def __init__(self, conf: ContainerCluster, project: Project, workers: Mapping[int, Container]) -> None:
+        """``workers``: their pids on this machine, and their containers."""
         self.conf = conf
         self._project = project
         self._workers = workers
+        self._cut_off: dict[int, list[str]] = {}
+        """Worker that is cut off -> its names in the network."""
 
     @classmethod
     def start(cls, spec: SparkStack, project: Project, scratch: Path, timeline: Timeline) -> Self:
         """Return once all workers of the project have registered and reach this machine. Raises `EnvironmentProblem`."""
         master, workers, gateway = project.spark_master(), project.spark_workers(), project.gateway()
         address = inner_address(master)
-        pids = [_pid(worker) for worker in workers]
+        by_pid = {_pid(worker): worker for worker in workers}
         _check_reach(workers[0], gateway)
         wait_until(
             f"{spec.workers} Spark workers to register",
@@ -63,7 +66,7 @@ class ComposeSpark:
         arguments = scratch / "spark.args"
         arguments.touch(0o600)
         arguments.write_text(f"-Dspark.authenticate.secret={project.spark_secret()}\n", encoding="utf-8")
-        return cls(ContainerCluster(f"spark://{address}:{_PORT}", arguments, spec.memory_mb, gateway), project, pids)
+        return cls(ContainerCluster(f"spark://{address}:{_PORT}", arguments, spec.memory_mb, gateway), project, by_pid)
 
     def pids(self) -> list[int]:
         """Every process below the workers, as this machine numbers them."""
@@ -72,6 +75,23 @@ class ComposeSpark:
             with suppress(psutil.NoSuchProcess):
                 found += [process.pid for process in psutil.Process(worker).children(recursive=True)]
         return found
+
+    def isolate(self, pid: int) -> str:
+        """Disconnect the container of the executor with this process from its only network."""
+        worker, network = self._worker(pid), self._project.network(CLIENTS)
+        container = self._workers[worker]
+        self._cut_off[worker] = project.disconnect(container, network)
+        return f"container {container.name} was disconnected from network {network.name}"
+
+    def rejoin(self) -> None:
+        for worker, names in list(self._cut_off.items()):
+            project.connect(self._workers[worker], self._project.network(CLIENTS), names)
+            del self._cut_off[worker]
+
+    def _worker(self, pid: int) -> int:
+        """The worker below which this process is."""
+        above = {parent.pid for parent in psutil.Process(pid).parents()}
+        return next(worker for worker in self._workers if worker in above)
 
     def check_used(self, pids: Iterable[int]) -> None:
         """Does nothing: a job may run its tasks itself. A fault of an executor then misses."""

@@ -71,6 +71,12 @@ class ExternalSpark:
     def check_health(self) -> None:
         """Does nothing: the cluster is external. What it does to the job shows in the job."""
 
+    def isolate(self, pid: int) -> str:
+        raise NotImplementedError("validated: the network of its executors is not under control")
+
+    def rejoin(self) -> None:
+        """Does nothing: no executor was cut off."""
+
     def check_used(self, pids: Iterable[int]) -> None:
         """Raise `EnvironmentProblem` if no process of the driver is connected to a master: its tasks ran elsewhere."""
         places = {place for host, port in masters(self.conf.master) for place in addresses_of(host, port)}
@@ -108,7 +114,7 @@ def exposure(spec: SparkStack) -> str | None:
         return None
     if not ipaddress.IPv4Address(spec.bind).is_loopback:
         return (
-            f"spark.bind {spec.bind}: the driver and the proxies in front of Kafka, Postgres and an object store listen there while the run lasts. "
+            f"spark.bind {spec.bind}: the driver, the checkpoint's socket (with a secret) and the proxies in front of Kafka, Postgres and an object store listen there while the run lasts. "
             "Every machine that can connect to that address can use them: take it only in a network that you trust, with spark.authenticate"
         )
     if remote := [host for host, _ in masters(spec.master) if not _on_loopback(host)]:

@@ -19,6 +19,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCh
 public final class CheckpointFiles extends Forwarding {
     static final String CLASS = "spark.sql.streaming.checkpointFileManagerClass";
     static final String SOCKET = "onceproof.checkpoint.socket";
+    static final String SECRET = "onceproof.checkpoint.secret";
     static final String MANAGER = "onceproof.checkpoint.manager.";
     private static final String LOCAL_FS = "fs.AbstractFileSystem.file.impl";
 
@@ -29,7 +30,8 @@ public final class CheckpointFiles extends Forwarding {
     private static CheckpointFileManager manager(org.apache.hadoop.fs.Path path, Configuration hadoop) {
         Configuration conf = new Configuration(hadoop);
         conf.unset(CLASS);
-        Harness harness = Harness.at(conf.get(SOCKET, ""), conf.getLong(Trigger.MOST, Long.MAX_VALUE));
+        Harness harness =
+                Harness.at(conf.get(SOCKET, ""), conf.get(SECRET, ""), conf.getLong(Trigger.MOST, Long.MAX_VALUE));
         URI uri = qualified(path, conf);
         if ("file".equals(uri.getScheme())) {
             if ("org.apache.hadoop.fs.local.LocalFs".equals(conf.get(LOCAL_FS))) {

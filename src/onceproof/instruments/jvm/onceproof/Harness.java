@@ -4,7 +4,8 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
-import java.net.StandardProtocolFamily;
+import java.net.InetSocketAddress;
+import java.net.StandardSocketOptions;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.channels.Channels;
@@ -20,11 +21,14 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.apache.spark.SparkEnv;
 
 /**
- * This JVM's connection to the harness: a Unix socket in a folder that only the harness's user can enter.
+ * This JVM's connection to the harness: a Unix socket in a folder that only the harness's user can enter, or a port, for JVMs
+ * that may be on other machines.
  *
- * <p>The protocol is lines of text. The harness begins with {@code park LOG NUMBER MOMENT} for each place at which a writer
+ * <p>The protocol is lines of text. The JVM says {@code hello PID APPLICATION}, to a port also the run's secret. The harness
+ * answers with {@code park LOG NUMBER MOMENT} for each place at which a writer
  * has to wait, then sends {@code go}. The JVM sends {@code ID MOMENT PATH} for each log write, the path with its scheme and
  * authority unless it is local; an ID other than 0 asks for
  * {@code go ID}, and the writer waits for it. With {@code fail ID} instead, the write ends with an error, which ends the query
@@ -45,6 +49,8 @@ final class Harness {
     private static final Pattern LOG = Pattern.compile("[0-9]{1,18}");
     private static final Pattern STATE = Pattern.compile("([0-9]{1,18})(_[^.]*)?\\.(changelog|delta|snapshot|zip)");
 
+    private static final int CONNECT_MS = 5000;
+
     private static volatile boolean diskFull;
 
     private final Set<String> rules = new HashSet<>();
@@ -57,18 +63,23 @@ final class Harness {
     private volatile boolean connected;
     private volatile boolean fenced;
 
-    /** @param mostWaitMs the longest time that a query may wait for its next trigger */
-    static Harness at(String socket, long mostWaitMs) {
-        return KNOWN.computeIfAbsent(socket, path -> new Harness(path, mostWaitMs));
+    /**
+     * @param socket a path or HOST:PORT; empty if there is no harness
+     * @param secret what a port asks for; empty for a path
+     * @param mostWaitMs the longest time that a query may wait for its next trigger
+     */
+    static Harness at(String socket, String secret, long mostWaitMs) {
+        return KNOWN.computeIfAbsent(socket, place -> new Harness(place, secret, mostWaitMs));
     }
 
-    private Harness(String socket, long mostWaitMs) {
+    private Harness(String socket, String secret, long mostWaitMs) {
         this.mostWaitMs = mostWaitMs;
         if (socket.isEmpty()) {
             return;
         }
         CountDownLatch greeted = new CountDownLatch(1);
-        daemon("onceproof-harness-in", () -> listen(socket, greeted));
+        String hello = "hello " + ProcessHandle.current().pid() + " " + application() + (" " + secret).stripTrailing();
+        daemon("onceproof-harness-in", () -> listen(socket, hello, greeted));
         await(greeted);
     }
 
@@ -185,12 +196,36 @@ final class Harness {
         }
     }
 
-    private void listen(String socket, CountDownLatch greeted) {
-        try (SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX)) {
-            channel.connect(UnixDomainSocketAddress.of(socket));
+    /** What a driver and its executors have in common. */
+    private static String application() {
+        SparkEnv spark = SparkEnv.get();
+        return spark == null ? "none" : spark.conf().get("spark.app.id", "none");
+    }
+
+    private static SocketChannel connect(String socket) throws IOException {
+        if (socket.startsWith("/")) {
+            return SocketChannel.open(UnixDomainSocketAddress.of(socket));
+        }
+        SocketChannel channel = SocketChannel.open();
+        try {
+            int colon = socket.lastIndexOf(':');
+            int port = Integer.parseInt(socket.substring(colon + 1));
+            // By the adaptor, which has a time limit: an executor may be where nothing answers.
+            channel.socket().connect(new InetSocketAddress(socket.substring(0, colon), port), CONNECT_MS);
+            channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
+            channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
+            return channel;
+        } catch (IOException | RuntimeException failure) {
+            channel.close();
+            throw failure;
+        }
+    }
+
+    private void listen(String socket, String hello, CountDownLatch greeted) {
+        try (SocketChannel channel = connect(socket)) {
             BufferedReader lines = new BufferedReader(
                     new InputStreamReader(Channels.newInputStream(channel), StandardCharsets.UTF_8));
-            unsent.add("hello " + ProcessHandle.current().pid() + "\n");
+            unsent.add(hello + "\n");
             daemon("onceproof-harness-out", () -> write(channel));
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 if (line.startsWith("park ")) {
@@ -221,7 +256,7 @@ final class Harness {
             if (!fenced) {
                 System.err.println("onceproof: "
                         + (hadConnected ? "the connection to the harness has ended" : "no harness answers at " + socket)
-                        + "; this driver now writes its checkpoint without waiting for faults");
+                        + "; this JVM now writes its checkpoint without waiting for faults");
             }
         }
     }
