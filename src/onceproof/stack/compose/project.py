@@ -176,9 +176,7 @@ class Project:
             healthy,
             deadline_s=_HEALTHY_S,
             every_s=0.3,
-            explain=lambda: ", ".join(
-                f"{_service(c)}: {c.attrs['State']['Health']['Status']}" for c in self.containers()
-            ),
+            explain=lambda: "\n".join(map(_health, self.containers())),
         )
 
     # -- what runs --------------------------------------------------------------------------------------------------
@@ -288,6 +286,13 @@ def shut_down(container: Container) -> None:
     """SIGINT: for Postgres, a fast shutdown."""
     container.kill(signal="SIGINT")
     _wait_for(container, "exited")
+
+
+def _health(container: Container) -> str:
+    """How it is, and the last lines of its output unless it is healthy."""
+    health = container.attrs["State"]["Health"]["Status"]
+    said = "" if health == "healthy" else container.logs(tail=8).decode(errors="replace").rstrip()
+    return f"{_service(container)}: {health}" + (f"\n{said}" if said else "")
 
 
 def disconnect(container: Container, network: Network) -> list[str]:
