@@ -131,6 +131,12 @@ def input_of(row: Row) -> str:
     return "Its input" if cause is None else f"Input {cause}"
 
 
+def behind(case: Case) -> str:
+    """Why a state that differs may still become right: the input was not all processed."""
+    ended = "the history was imported as not drained" if case.run.imported else "the run did not drain"
+    return f"{ended}, and the rest of the input may still change that"
+
+
 def noun(case: Case, output: str) -> str:
     """The singular of what an output holds: a row in a table, a record in a topic."""
     return _words(case, output).item
