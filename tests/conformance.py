@@ -52,12 +52,6 @@ def record_n_a(stack: Stack, scenario: str, refused: ScenarioError) -> None:
     _store(stack, scenario, {"n_a": "; ".join(dict.fromkeys(f"{one[1]}: {one[2]}" for one in found if one))})
 
 
-def record_not_evaluated(stack: Stack, scenario: str, verdict: Verdict, anomaly: str) -> None:
-    """Store that this anomaly cannot be found there. A test fails if the verdict does not say so."""
-    assert anomaly in {name.partition("@")[0] for name in verdict.not_evaluated}, verdict
-    _store(stack, scenario, {"n_a": f"{anomaly}: it needs the brokers' log files"})
-
-
 def _store(stack: Stack, scenario: str, result: dict[str, Any]) -> None:
     if not (named := os.environ.get(VARIABLE)) or Path(scenario).stem not in {Path(each).stem for each in SCENARIOS}:
         return

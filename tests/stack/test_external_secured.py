@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed
 from onceproof.base.waiting import wait_until
 from onceproof.cli.app import app
 from onceproof.scenario.model import TopicSpec
@@ -34,8 +34,11 @@ from onceproof.stack.external.journal import ObjectJournal
 from onceproof.stack.external.kafka import ExternalKafka
 from onceproof.stack.external.names import RunNames, identity
 from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, Sasl, StackProfile, Tls
+from onceproof.stack.external.trust import upstream_context
 from onceproof.stack.fetch import components
+from onceproof.stack.kafka.requests import Connection, Login
 from onceproof.stack.processes.owner import Owner
+from onceproof.stores.kafka.partition_log import PartitionLog
 
 from ..foreign_cluster import ADMIN, HARNESS, JOB, ForeignKafka, ForeignPostgres
 from . import secured
@@ -136,7 +139,7 @@ def test_a_missing_access_rule_is_reported_and_nothing_remains(cluster: ForeignK
     as_job = profile(of_cluster(cluster, JOB))
     names = RunNames(identity(), "run")
     kept = ObjectJournal("run", "staging", *cleanup.addresses(as_job))
-    broker = ExternalKafka(as_job, names, kept, kafka.check(as_job), {}, "")
+    broker = ExternalKafka(as_job, names, kept, kafka.check(as_job), {}, "", copies=kept.path.parent)
     before = set(cluster.admin().list_topics(timeout=10).topics)
     with pytest.raises(EnvironmentProblem, match="'job' may not create topic") as error:
         broker.check_topics({names.topic("orders"): TopicSpec()})
@@ -231,7 +234,7 @@ def own_topic(cluster: ForeignKafka, run: str) -> Iterator[tuple[ExternalKafka, 
     as_harness = profile(of_cluster(cluster, HARNESS)).model_copy(update={"connect_s": 2})
     names = RunNames(identity(), run)
     kept = ObjectJournal(run, "staging", *cleanup.addresses(as_harness))
-    broker = ExternalKafka(as_harness, names, kept, kafka.check(as_harness), {}, "")
+    broker = ExternalKafka(as_harness, names, kept, kafka.check(as_harness), {}, "", copies=kept.path.parent)
     topic = names.topic("orders")
     broker.create_topic(topic, 1)
     try:
@@ -240,6 +243,33 @@ def own_topic(cluster: ForeignKafka, run: str) -> Iterator[tuple[ExternalKafka, 
         assert [why for _, why in cleanup.remove(kept.entry.objects, as_harness)] == [None]
         kept.forget(kept.entry.objects[0])
         kept.remove()
+
+
+def test_the_headers_of_a_log_are_fetched_with_the_harness_own_login(cluster: ForeignKafka) -> None:
+    with own_topic(cluster, "headers") as (broker, topic):
+        producer = Producer(broker.harness_client())
+        for number in range(3):
+            producer.produce(topic, str(number).encode())
+        assert producer.flush(20) == 0
+        with PartitionLog.open(broker.log_folders(topic)[0]) as log:
+            found = log.batch_of(2)
+            assert found is not None and found.last_offset == 2 and not found.transactional
+
+
+_REFUSED = {
+    "PLAIN": "refused the login: Authentication failed",
+    "SCRAM-SHA-512": "refused the login: ",
+    "SCRAM-SHA-256": "does not offer the login SCRAM-SHA-256",
+}
+
+
+def test_a_login_that_the_broker_refuses_is_named(cluster: ForeignKafka) -> None:
+    of = of_cluster(cluster, HARNESS)
+    ((host, port),) = of.addresses()[:1]
+    for mechanism, why in _REFUSED.items():
+        login = Login(mechanism, "harness", "not-the-password")
+        with pytest.raises(ServiceFailed, match=why):
+            Connection(host, port, timeout_s=10, tls=upstream_context(of.tls), login=login)
 
 
 def test_the_limit_of_a_topic_can_be_changed(cluster: ForeignKafka) -> None:

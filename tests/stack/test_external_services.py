@@ -54,7 +54,9 @@ def of_postgres(foreign: Foreign, names: RunNames, kept: ObjectJournal, folder: 
 def of_kafka(foreign: Foreign, names: RunNames, kept: ObjectJournal) -> ExternalKafka:
     addresses = kafka.check(foreign.profile)
     proxies = {id: Direct(f"client-{id}", f"{host}:{port}", "") for id, (host, port) in addresses.items()}
-    return ExternalKafka(foreign.profile, names, kept, addresses, proxies, foreign.profile.kafka.bootstrap)
+    return ExternalKafka(
+        foreign.profile, names, kept, addresses, proxies, foreign.profile.kafka.bootstrap, copies=kept.path.parent
+    )
 
 
 def journal_of(foreign: Foreign, names: RunNames) -> ObjectJournal:

@@ -13,14 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from onceproof.base.errors import HistoryError
+from onceproof.base.errors import HistoryError, ServiceFailed
 from onceproof.base.timeline import Timeline
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.stack import PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.kafka.fetched_log import copy_log
+from onceproof.stack.kafka.requests import Connection
 from onceproof.stack.processes.owner import Owner
+from onceproof.stores.kafka.partition_log import PartitionLog
 from onceproof.stores.kafka.read_back import TopicCounts, collect_topics
 from onceproof.stores.postgres.read_back import collect_postgres
 
@@ -186,6 +189,39 @@ def test_a_log_of_several_segments_with_compressed_batches_is_read(stack: Embedd
         assert {r["visibility"] for r in part} == {"aborted" if number % 2 else "committed"}
         first = part[0]["sequence"]
         assert [r["sequence"] for r in part] == list(range(first, first + 300))
+
+
+def test_a_log_fetched_from_its_leader_shows_what_its_files_show(stack: EmbeddedStack, tmp_path: Path) -> None:
+    stack.kafka.create_topic("fetched", 1, {"segment.bytes": "1048576"})
+    settings = {**producer_config(stack.kafka.harness_bootstrap), "linger.ms": 50, "transactional.id": "fetching"}
+    producer = Producer(settings)
+    producer.init_transactions(30.0)
+    for number in range(6):
+        producer.begin_transaction()
+        for _ in range(400 if number else 1):
+            producer.produce("fetched", os.urandom(4_000))
+        assert producer.flush(30.0) == 0
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(30.0)
+    stack.kafka.await_markers()
+    host, _, port = stack.kafka.harness_bootstrap.partition(":")
+    with Connection(host, int(port), timeout_s=10) as broker:
+        copy_log(broker, "fetched", 0, 0, tmp_path)
+        with pytest.raises(ServiceFailed, match="fetched/0: the broker refused a Fetch with error 1"):
+            copy_log(broker, "fetched", 0, 10_000, tmp_path)  # OFFSET_OUT_OF_RANGE
+    with (
+        PartitionLog.open(stack.kafka.log_folders("fetched")[0]) as files,
+        PartitionLog.open(tmp_path) as copied,
+    ):
+        seen = []
+        for offset in range(2_007):
+            batch = files.batch_of(offset)
+            assert batch is not None and batch == copied.batch_of(offset)
+            end = files.end_of(batch)
+            assert end == copied.end_of(batch)
+            seen.append(end and end.commit)
+    assert seen.count(True) > 800 and seen.count(False) >= 1_200
+    (segment, _) = sorted(tmp_path.glob("*.log"))
+    assert segment.stat().st_size > 8_000_000 > 10 * segment.stat().st_blocks * 512, "the records are holes"
 
 
 class WrongLogs:

@@ -12,7 +12,6 @@ import os
 import secrets
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import APIError, NotFound
+from docker.errors import APIError
 from docker.models.containers import Container
 from docker.models.networks import Network
 
@@ -323,30 +322,6 @@ def quorum_epoch(container: Container) -> int:
         member = archive.extractfile(archive.getmembers()[0])
         assert member is not None, "a file"
         return int(json.loads(member.read())["leaderEpoch"])
-
-
-def copy_log(container: Container, topic: str, partition: int, folder: Path) -> bool:
-    """Copy the segments of a partition's log from a broker's container to a folder, which is created.
-
-    Returns whether it could: not if an image keeps its data elsewhere, or if Kafka has just deleted a segment.
-    """
-    there = f"{_DATA}/{topic}-{partition}"
-    folder.mkdir(parents=True)
-    code, listed = container.exec_run(["ls", there])
-    if code != 0:
-        return False
-    # One by one: the indexes next to them are as long as Kafka ever lets them become.
-    for name in (name for name in listed.decode().split() if name.endswith(".log")):
-        try:
-            stream, _ = container.get_archive(f"{there}/{name}")
-        except NotFound:
-            return False
-        with tempfile.TemporaryFile(dir=folder) as packed:
-            packed.writelines(stream)
-            packed.seek(0)
-            with tarfile.open(fileobj=packed) as archive:
-                archive.extractall(folder, filter="data")
-    return any(folder.glob("*.log"))
 
 
 def compose_file() -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +31,7 @@ from onceproof.stack.external.profile import KafkaProfile, PostgresProfile, Stac
 from onceproof.stack.external.stack import ExternalStack
 from onceproof.stack.fetch.components import Components
 from onceproof.stack.kafka import transactions
-from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, REJOIN_DEADLINE_S, known_brokers
+from onceproof.stack.kafka.topics import REJOIN_DEADLINE_S, known_brokers
 from onceproof.stack.postgres import write_passfile
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
@@ -41,15 +40,13 @@ from onceproof.stack.processes.ports import lease
 class ComposeKafka(ExternalKafka):
     """A Kafka in containers: kill and pause go to the container of a node."""
 
-    def __init__(self, profile: StackProfile, *others: Any) -> None:
-        super().__init__(profile, *others)
+    def __init__(self, profile: StackProfile, *others: Any, **named: Any) -> None:
+        super().__init__(profile, *others, **named)
         assert isinstance(profile, ComposeProfile), "made by `ComposeStack.start`"
         self._project = Project(profile.project)
         self._killed: set[int] = set()
         self._cut_off: dict[int, list[str]] = {}
         """Broker that is cut off -> its names in the network of the cluster."""
-        self.copies: Path | None = None
-        """Folder for copies of the brokers' files."""
 
     def await_markers(self) -> None:
         transactions.await_markers(self)
@@ -57,18 +54,6 @@ class ComposeKafka(ExternalKafka):
     def harness_address(self, *brokers: int) -> str:
         """Bootstrap address of these brokers for the harness."""
         return ",".join(f"{host}:{port}" for host, port in (self._addresses[broker] for broker in brokers))
-
-    def log_folders(self, topic: str) -> dict[int, Path]:
-        """Partition -> folder with a copy of its leader's log as of now; without those that could not be copied."""
-        if self.copies is None:
-            return {}
-        partitions = self.admin().list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions
-        found = {}
-        for id in partitions:
-            folder = Path(tempfile.mkdtemp(dir=self.copies)) / f"{topic}-{id}"
-            if project.copy_log(self._node(self.leader(topic, id).broker), topic, id, folder):
-                found[id] = folder
-        return found
 
     def kill_broker(self, broker: int) -> None:
         self._killed.add(broker)
@@ -259,8 +244,6 @@ class ComposeStack(ExternalStack):
         found.check_health()
         stack = super().start(scenario, profile_of(found), owner, run_dir, components, timeline)
         stack._images = found.versions()
-        assert isinstance(stack.kafka, ComposeKafka), "made by `ExternalStack.start`"
-        stack.kafka.copies = owner.temporary_folder()
         return stack
 
     @classmethod

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import socket
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, ThrottleEvent, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AclOperation,
+    AdminClient,
+    OffsetSpec,
+    TopicDescription,
+)
 
-from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed
 from onceproof.base.waiting import wait_until
 from onceproof.scenario.model import TopicSpec
 from onceproof.stack.api import KafkaSecurity, Lost, Proxy
@@ -22,7 +29,9 @@ from onceproof.stack.external.names import RunNames
 from onceproof.stack.external.profile import StackProfile
 from onceproof.stack.external.trust import upstream_context
 from onceproof.stack.kafka.clients import client_config
-from onceproof.stack.kafka.topics import TOPIC_DEADLINE_S, Topics
+from onceproof.stack.kafka.fetched_log import copy_log
+from onceproof.stack.kafka.requests import Connection, Login
+from onceproof.stack.kafka.topics import ASK_TIMEOUT_S, TOPIC_DEADLINE_S, Topics
 
 #: The data sets' records carry event times that are years ago: with a limited retention a broker would remove them at once.
 _KEEP = {"retention.ms": "-1"}
@@ -35,6 +44,8 @@ _RIGHTS = {
     AclOperation.DELETE: "delete them at the end",
 }
 _SLICE_S = 0.5
+_COPY_S = 10.0
+"""For each answer to a Fetch. The broker waits half a second at most."""
 _REMOVE_S = 4.0
 
 Addresses = Mapping[int, tuple[str, int]]
@@ -205,7 +216,11 @@ class ExternalKafka(Topics):
         proxies: Mapping[int, Proxy],
         client_bootstrap: str,
         client_security: KafkaSecurity | None = None,
+        *,
+        copies: Path,
     ) -> None:
+        """``copies``: a private folder for copies of the brokers' logs."""
+        self._copies = copies
         self._profile = profile
         self._names = names
         self._journal = journal
@@ -277,8 +292,34 @@ class ExternalKafka(Topics):
         """Does nothing: the coordinators of a cluster with a login cannot be asked over a plain socket."""
 
     def log_folders(self, topic: str) -> dict[int, Path]:
-        """None: the brokers' files are on other machines."""
-        return {}
+        """Partition -> folder with a copy of the headers in its leader's log as of now; without those that could not be copied."""
+        found = {}
+        for id, start in self._starts(topic).items():
+            folder = Path(tempfile.mkdtemp(prefix=f"{topic}-{id}-", dir=self._copies))
+            with suppress(OSError, ServiceFailed):  # what the log would have shown is then not evaluated
+                with self._connect(self.leader(topic, id).broker) as broker:
+                    copy_log(broker, topic, id, start, folder)
+                found[id] = folder
+        return found
+
+    def _starts(self, topic: str) -> dict[int, int]:
+        """Partition -> the first offset of its log."""
+        admin = self.admin()
+        partitions = admin.list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic].partitions
+        first = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        asked = admin.list_offsets(
+            {TopicPartition(topic, id): first for id in partitions}, request_timeout=ASK_TIMEOUT_S
+        )
+        return {place.partition: answer.result().offset for place, answer in asked.items()}
+
+    def _connect(self, broker: int) -> Connection:
+        host, port = self._addresses[broker]
+        kafka = self._profile.kafka
+        login = None
+        if kafka.sasl is not None:
+            login = Login(kafka.sasl.mechanism, kafka.sasl.username, kafka.sasl.password.get_secret_value())
+        tls = upstream_context(kafka.tls) if kafka.encrypted else None
+        return Connection(host, port, timeout_s=_COPY_S, tls=tls, login=login)
 
     def client_proxy(self, broker: int) -> Proxy:
         return self._proxies[broker]

@@ -120,7 +120,10 @@ class ExternalStack(FromComponents):
         journal = ObjectJournal(names.run, profile.name, *cleanup.addresses(profile))
         owner.push(lambda: _remove(journal, profile, timeline))
         brokers = routes.to_brokers(addresses)
-        of_kafka = cls._kafka(profile, names, journal, addresses, brokers, routes.bootstrap, routes.security())
+        copies = owner.temporary_folder()
+        of_kafka = cls._kafka(
+            profile, names, journal, addresses, brokers, routes.bootstrap, routes.security(), copies=copies
+        )
         of_kafka.check_topics(_topics(scenario))
         of_postgres = None
         if wants_postgres:
