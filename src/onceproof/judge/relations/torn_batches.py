@@ -9,9 +9,7 @@ A step is one commit in Postgres, or one transaction in Kafka. A Kafka record ou
 
 - **by cause**, for appends and changelogs: the batch whose ranges hold the cause. Only first effects count, so replaying a
   batch that was whole at first does not tear it;
-- **by time**, for upserts, rows that are written again, and if the oracle names no cause: the commits between the batch's
-  ``offsets/N`` and its ``commits/N``. An effect that a later one of these commits writes again was visible since the first
-  commit, so it is not late.
+- **by time**, for upserts, rows that are written again, and if the oracle names no cause (`onceproof.judge.relations.torn_by_time`).
 
 If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
 together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
@@ -24,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
-from onceproof.judge.relations import changes, on_demand
+from onceproof.judge.relations import changes, on_demand, torn_by_time
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -138,29 +136,6 @@ _BY_CAUSE = """
     FROM apart l JOIN judge.expected x ON x.output = l.output AND x.topic = l.topic AND x."partition" = l."partition"
         AND x."offset" = l."offset" AND l.h IN (x.h, hash(x.h, x.digest_2))"""
 
-_BY_TIME = """
-    INSERT INTO judge.torn
-    WITH spans AS (
-        SELECT query, batch, min(planned_ms) AS planned, max(committed_ms) AS committed FROM judge.batches
-        WHERE query = {query} GROUP BY ALL),
-    commits AS (
-        SELECT txn, min(at_ms) AS at_ms, min(pos) AS pos, min(place) AS place FROM judge.changes
-        WHERE output = {output} AND visibility = 'committed' GROUP BY txn),
-    assigned AS (
-        SELECT c.*, s.query, s.batch FROM commits c JOIN spans s ON c.at_ms BETWEEN s.planned AND s.committed
-        QUALIFY count(*) OVER (PARTITION BY txn) = 1),
-    several AS (
-        SELECT *, min_by({{txn: txn, place: place}}, (at_ms, pos)) OVER (PARTITION BY query, batch) AS f,
-               count(*) OVER (PARTITION BY query, batch) AS of
-        FROM assigned),
-    writes AS (
-        SELECT c.id, c.txn, min(c.place) AS place FROM judge.changes c SEMI JOIN (FROM several WHERE of > 1) USING (txn)
-        WHERE c.output = {output} AND c.visibility = 'committed' AND c.id IS NOT NULL GROUP BY c.id, c.txn)
-    SELECT {output}, s.query, s.batch, w.id, NULL, NULL, NULL, min(w.place), min(s.f.place)
-    FROM writes w JOIN several s USING (txn)
-    WHERE s.txn <> s.f.txn AND NOT EXISTS (FROM writes o WHERE o.txn = s.f.txn AND o.id = w.id)
-    GROUP BY s.query, s.batch, w.id"""
-
 
 def create(case: Case) -> None:
     """Make the table, still empty; `of_output` fills it."""
@@ -186,7 +161,7 @@ def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
         return "the history does not show which batches wrote it"
     again = spec.kind == "append" and sources.rewritten(case, output)
     if not case.expectations[output].has_cause or spec.kind == "upsert" or again:
-        return _by_time(case, output, query)
+        return torn_by_time.of_output(case, output, query)
     if spec.has_rows:
         case.sql(_COMMITS.format(output=literal(output)))
         _insert(case, _xid("l.pos"), _xid("l.main"))
@@ -197,18 +172,6 @@ def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
 def _writer(case: Case, output: str) -> str | None:
     row = case.sql("SELECT min(query) FROM judge.output_batches WHERE output = $output", {"output": output}).fetchone()
     return str(row[0]) if row and row[0] is not None else None
-
-
-def _by_time(case: Case, output: str, query: str) -> str | None:
-    case.changes()
-    unknown = """SELECT count(*) FROM judge.changes
-        WHERE output = $output AND visibility = 'committed' AND (txn IS NULL OR at_ms IS NULL)"""
-    if case.number(unknown, {"output": output}):
-        return "the history does not show in which transaction or at what time its writes became visible"
-    if case.number("SELECT count(*) FROM judge.batches WHERE planned_ms IS NULL"):
-        return "the history does not show at what time its batches ran"
-    case.sql(_BY_TIME.format(output=literal(output), query=literal(query)))
-    return None
 
 
 def _transactions(case: Case, output: str, claimed: bool) -> str | None:
