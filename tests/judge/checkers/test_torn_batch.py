@@ -389,3 +389,54 @@ def test_a_batch_in_two_commits_is_torn_although_a_row_was_written_again(clean_r
     (finding,) = torn(written_again(clean_run, 200, 300, 1_200, 1_800))
     assert (finding.total, finding.batches) == (1, {"q/0": 1})
     assert finding.witnesses[0].identity == {"p": "0", "o": "2"}
+
+
+def partly_caused(run: Any, condition: str) -> Any:
+    """The oracle names causes where the condition holds. Batch N runs from N to N + 0.5, and commits at N + 0.2."""
+    cause = f"CASE WHEN {condition} THEN _offset END AS _offset"
+    query = f'SELECT _partition AS p, _offset AS o, k, n, _topic, _partition, {cause} FROM "in"'
+    run.scenario["outputs"].pop("events")
+    run.tables["output"] = [c for c in run.tables["output"] if c["output"] == "rows"]
+    run.scenario["oracle"]["queries"] = {"rows": query}
+    run.scenario["claim"] = {"atomic": "batch"}
+    run.document["wall_start"] = 0
+    for order, commit in enumerate(run.tables["commits"]):
+        commit["commit_time_us"] = 200_000 if order == 0 else 1_200_000 + 1_000 * order
+    return run
+
+
+@pytest.mark.parametrize("condition", ["false", "_offset <> 2 OR _partition = 1"])
+def test_rows_without_a_cause_belong_to_batches_by_time(clean_run: Any, condition: str) -> None:
+    """The oracle names no cause of the row that is late, or of any row."""
+    split_commit(clean_run, 2)
+    run = partly_caused(clean_run, condition)
+    run.tables["commits"][1]["commit_time_us"] = 300_000
+    (finding,) = torn(run)
+    assert (finding.output, finding.total, finding.batches) == ("rows", 1, {"q/0": 1})
+    assert finding.witnesses[0].identity == {"p": "0", "o": "2"}
+    run.tables["commits"][1]["commit_time_us"] = 700_000
+    verdict = judge(run.save())
+    assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
+    assert "while no batch of query q was running" in verdict.not_evaluated["torn-batch@rows"]
+
+
+def test_whole_batches_with_rows_without_a_cause_are_not_torn(clean_run: Any) -> None:
+    verdict = judge(partly_caused(clean_run, "_offset <> 2").save())
+    assert (verdict.outcome, verdict.findings) == (Outcome.HELD, ()), verdict.reasons
+
+
+def test_causes_show_a_torn_batch_that_times_do_not_show(clean_run: Any) -> None:
+    split_commit(clean_run, 2)
+    verdict = judge(partly_caused(clean_run, "_offset <> 1").save())
+    finding = next(f for f in verdict.findings if f.anomaly == "torn-batch")
+    assert (finding.total, finding.batches, finding.witnesses[0].cause) == (1, {"q/0": 1}, "in/0@2")
+    assert verdict.not_evaluated["torn-batch@rows"] == "2 expected rows have no cause (_partition, _offset)"
+
+
+def test_rows_whose_input_is_in_no_known_batch_are_not_evaluated(clean_run: Any) -> None:
+    split_commit(clean_run, 6)
+    run = partly_caused(clean_run, "true")
+    run.tables["batches"] = [batch for batch in run.tables["batches"] if batch["batch"] == 0]
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.not_evaluated["torn-batch@rows"] == "no known batch read the input of 6 rows"

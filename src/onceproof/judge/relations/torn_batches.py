@@ -10,6 +10,7 @@ A step is one commit in Postgres, or one transaction in Kafka. A Kafka record ou
 - **by cause**, for appends and changelogs: the batch whose ranges hold the cause. Only first effects count, so replaying a
   batch that was whole at first does not tear it;
 - **by time**, for upserts, rows that are written again, and if the oracle names no cause (`onceproof.judge.relations.torn_by_time`).
+  If it names none of some rows only, times are examined if all effects with a cause show no torn batch.
 
 If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
 together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.base.words import times
 from onceproof.judge.case import sources
 from onceproof.judge.relations import changes, on_demand, torn_by_time
 from onceproof.values.canonical import literal
@@ -42,6 +44,11 @@ _OWN_TIMES = """
     WHERE own"""
 
 _NO_OWN_TIMES = "CREATE OR REPLACE TEMP TABLE own_times (producer_id BIGINT, producer_epoch INTEGER)"
+
+# What has no batch by cause: expected rows without a cause, and effects whose cause no known batch read.
+_WITHOUT_BATCH = """
+    SELECT (SELECT count(*) FROM judge.expected_digests WHERE output = $output AND "offset" IS NULL) AS causeless,
+           (SELECT count(*) FROM judge.caused WHERE output = $output AND batch IS NULL) AS unplanned"""
 
 _EMPTY = """
     CREATE TABLE judge.torn (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, topic VARCHAR, "partition" INTEGER,
@@ -165,8 +172,27 @@ def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
     if spec.has_rows:
         case.sql(_COMMITS.format(output=literal(output)))
         _insert(case, _xid("l.pos"), _xid("l.main"))
+        gap = None
+    else:
+        gap = _transactions(case, output, claimed)
+    return _without_batch(case, output, query) if claimed and gap is None else gap
+
+
+def _without_batch(case: Case, output: str, query: str) -> str | None:
+    """Add by time what has no batch by cause. Returns why that cannot be done, or None.
+
+    If effects with a cause show torn batches, they remain what is counted: times are less exact.
+    """
+    row = case.rows(_WITHOUT_BATCH, {"output": output})[0]
+    if row["unplanned"]:
+        kind = "row" if case.scenario.outputs[output].has_rows else "record"
+        return f"no known batch read the input of {times(row['unplanned'], kind)}"
+    if not row["causeless"]:
         return None
-    return _transactions(case, output, claimed)
+    if case.number("SELECT count(*) FROM judge.torn WHERE output = $output", {"output": output}):
+        has = "has" if row["causeless"] == 1 else "have"
+        return f"{times(row['causeless'], 'expected row')} {has} no cause (_partition, _offset)"
+    return torn_by_time.of_output(case, output, query)
 
 
 def _writer(case: Case, output: str) -> str | None:
