@@ -140,3 +140,57 @@ def test_records_that_were_created_long_before_their_marker_belong_to_its_batch(
     (finding,) = verdict.findings
     assert (finding.total, finding.batches) == (1, {"q/1": 1})
     assert finding.witnesses[0].positions == ("counts/0@3", "counts/0@5")
+
+
+def states(run: Any, *commits: tuple[float, tuple[str, ...]]) -> Any:
+    """An upsert of counts per key: commits at a time in seconds, with these keys. Batch N runs from N to N + 0.5."""
+    run.document["wall_start"] = 1000.0
+    run.scenario["outputs"] = {"counts": {"table": "counts", "kind": "upsert", "identity": ["k"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"counts": 'SELECT k, count(*) AS n FROM "in" GROUP BY k'}}
+    run.scenario["claim"] = {"atomic": "batch"}
+    for number in range(2):
+        for key in ("a", "b"):
+            run.send(key, {"k": key})
+        run.batch(number, {0: (2 * number, 2 * number + 2)}, by=(0, number))  # the second is replayed
+    run.progress({0: 4})
+    counts: dict[str, int] = {}
+    for at, keys in commits:
+        changes: list[Any] = []
+        for key in keys:
+            before = {"k": key, "n": counts[key]} if key in counts else None
+            counts[key] = 1 if at < 1 else 2
+            changes.append(("insert" if before is None else "update", before, {"k": key, "n": counts[key]}))
+        run.commit("counts", *changes)
+        run.tables["commits"][-1]["commit_time_us"] = int((1000 + at) * 1_000_000)
+    return run
+
+
+def test_upserted_batches_in_one_commit_each_are_not_torn(stored_run: Any) -> None:
+    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")), (1.4, ("b", "a")))  # the last one is a replay
+    verdict = judge(run.save())
+    assert (verdict.outcome, verdict.findings) == (Outcome.HELD, ())
+
+
+@pytest.mark.parametrize(
+    "commits",
+    [
+        ((0.2, ("a",)), (0.3, ("b",)), (1.1, ("a", "b"))),
+        ((0.2, ("a",)), (0.3, ("a", "b")), (1.1, ("a", "b"))),  # a replay that completes a partly written batch
+    ],
+)
+def test_an_upserted_batch_in_two_commits_is_torn(stored_run: Any, commits: Any) -> None:
+    (finding,) = judge(states(stored_run, *commits).save()).findings
+    assert (finding.output, finding.total, finding.batches) == ("counts", 1, {"q/0": 1})
+    assert finding.witnesses[0].identity == {"k": "b"}
+    assert finding.witnesses[0].positions == ("counts xid 700", "counts xid 701")
+
+
+def test_an_upsert_with_unknown_commit_times_is_not_evaluated(stored_run: Any) -> None:
+    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")))
+    run.document.pop("wall_start")
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "at what time its batches ran" in verdict.not_evaluated["torn-batch@counts"]
+    for commit in run.tables["commits"]:
+        commit["commit_time_us"] = None
+    assert "at what time its writes became visible" in judge(run.save()).not_evaluated["torn-batch@counts"]

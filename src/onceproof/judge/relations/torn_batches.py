@@ -14,8 +14,9 @@ A step is one commit in Postgres, or one transaction in Kafka. A Kafka record ou
 
 If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
 together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
-first record of the other, and of the same one if their records were created in overlapping times; otherwise this is unknown. It is
-also unknown if the job sets the creation times itself (`find_own_times`).
+first record of the other, and of the same one if their records were created in overlapping times and their markers are at most a
+second apart; otherwise this is unknown. It is also unknown if the job sets the creation times itself (`find_own_times`), which does
+not always show: equal times in two transactions of one batch overlap.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ _CLASSIFY = """
     WITH epochs AS (
         SELECT u.query, u.batch, u.producer_id, u.producer_epoch, sum(u.n) AS n, count(*) AS stretches, count(DISTINCT u.lane) AS lanes,
                bool_or(u.ended IS NULL) AS outside, any_value(t.markers) AS markers, bool_or(o.producer_id IS NOT NULL) AS own,
-               max(u.first_ms) <= min(u.last_ms) AS overlapping, max(u.first_ms) > min(u.end_ms) AS apart
+               max(u.first_ms) <= min(u.last_ms) AND max(u.end_ms) - min(u.end_ms) <= 1000 AS overlapping,
+               max(u.first_ms) > min(u.end_ms) AS apart
         FROM units u LEFT JOIN judge.transactions t ON t.output = {output} AND t.producer_id = u.producer_id
             AND t.producer_epoch = u.producer_epoch
         LEFT JOIN own_times o ON o.producer_id = u.producer_id AND o.producer_epoch = u.producer_epoch
