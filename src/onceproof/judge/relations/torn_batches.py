@@ -9,8 +9,17 @@ A step is one commit in Postgres, or one transaction in Kafka. A Kafka record ou
 
 - **by cause**, for appends and changelogs: the batch whose ranges hold the cause. Only first effects count, so replaying a
   batch that was whole at first does not tear it;
-- **by time**, for upserts, rows that are written again, and if the oracle names no cause (`onceproof.judge.relations.torn_by_time`).
-  If it names none of some rows only, times are examined if all effects with a cause show no torn batch.
+- **by time**, for upserts, rows that are written again, and if the oracle names no cause: a commit belongs to the batch during
+  which it was made, between ``offsets/N`` and ``commits/N``. A Kafka transaction belongs to the batch during which its last record
+  was created, if its marker came at most a second after the end of that batch, because the marker is written up to a second after
+  the commit was answered; otherwise to the one during which its marker was written. If the oracle names no cause of some rows
+  only, times are examined if all effects with a cause show no torn batch.
+
+Times alone cannot show everything, and a wrong assignment would name a batch that is whole. So no batch is torn by time if
+
+- a commit that changed the output was made in no batch, or at a time that two batches share: any earlier batch may have made it;
+- there are not more surplus commits than committed batches with input and without a commit: the commits of whole batches look
+  like this if the clocks differ, or if they are late.
 
 If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
 together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
@@ -25,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
 from onceproof.judge.case import sources
-from onceproof.judge.relations import changes, on_demand, torn_by_time
+from onceproof.judge.relations import changes, on_demand
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
@@ -145,6 +154,59 @@ _BY_CAUSE = """
     FROM apart l JOIN judge.expected x ON x.output = l.output AND x.topic = l.topic AND x."partition" = l."partition"
         AND x."offset" = l."offset" AND l.h IN (x.h, hash(x.h, x.digest_2))"""
 
+# A batch that was never committed has no end. ``of``: in how many batches the commit may have been made.
+_TIMED = """
+    CREATE OR REPLACE TEMP TABLE commits_by_time AS
+    WITH spans AS (
+        SELECT query, batch, min(planned_ms) AS planned, coalesce(max(committed_ms), 1::BIGINT << 60) AS committed
+        FROM judge.batches WHERE query = {query} GROUP BY query, batch),
+    commits AS (
+        SELECT txn, min(at_ms) AS at_ms, {created} AS created_ms, min(pos) AS pos, min(place) AS place
+        FROM judge.changes c {records} WHERE c.output = {output} AND c.visibility = 'committed' GROUP BY txn),
+    dated AS (
+        SELECT c.*, CASE WHEN c.created_ms <= s.committed AND c.at_ms <= s.committed + 1000 THEN c.created_ms ELSE c.at_ms END AS ms
+        FROM commits c ASOF LEFT JOIN spans s ON c.created_ms >= s.planned)
+    SELECT d.*, s.query, s.batch, count(s.batch) OVER (PARTITION BY d.txn) AS of
+    FROM dated d LEFT JOIN spans s ON d.ms BETWEEN s.planned AND s.committed"""
+
+_CREATED = """JOIN (SELECT "partition", "offset", timestamp_ms FROM history.output WHERE output = {output}) h
+        ON h."partition" = c."partition" AND h."offset" = c."offset" """
+
+_TIMED_TOTALS = """
+    SELECT count(*) FILTER (of <> 1) AS apart, count(*) - count(DISTINCT batch) AS surplus FROM commits_by_time"""
+
+# A commit that writes what is there already, such as a replay, need not belong to a batch. Each insert adds a row to an append.
+_CHANGING = """
+    WITH writes AS (
+        SELECT id, txn, min(coalesce(commit_order, at_ms)) AS step, arg_max({{content: content}}, "offset").content AS content,
+               bool_or(op = 'insert') AS inserted
+        FROM judge.changes WHERE output = {output} AND visibility = 'committed' GROUP BY id, txn),
+    states AS (SELECT *, lag(content) OVER (PARTITION BY id ORDER BY step) AS before FROM writes)
+    SELECT count(DISTINCT txn) AS n, min_by(place, (at_ms, pos)) AS first FROM states JOIN commits_by_time USING (txn)
+    WHERE of <> 1 AND (id IS NULL OR content IS DISTINCT FROM before OR (inserted AND {every_insert}))"""
+
+# An effect that the first commit of its batch wrote as well was visible since then, so it is not late.
+_TIMED_LATE = """
+    CREATE OR REPLACE TEMP TABLE late_by_time AS
+    WITH several AS (
+        SELECT *, min_by({{txn: txn, place: place}}, (at_ms, pos)) OVER (PARTITION BY batch) AS f
+        FROM commits_by_time WHERE of = 1 QUALIFY count(*) OVER (PARTITION BY batch) > 1),
+    writes AS (
+        SELECT c.id, c.txn, min(c.place) AS place FROM judge.changes c SEMI JOIN several USING (txn)
+        WHERE c.output = {output} AND c.visibility = 'committed' AND c.id IS NOT NULL GROUP BY c.id, c.txn)
+    SELECT s.query, s.batch, w.id, w.txn, w.place, s.f.place AS main_place FROM writes w JOIN several s USING (txn)
+    WHERE s.txn <> s.f.txn AND NOT EXISTS (FROM writes o WHERE o.txn = s.f.txn AND o.id = w.id)"""
+
+_FIT = """
+    SELECT count(DISTINCT txn) AS surplus, (
+        SELECT count(DISTINCT batch) FROM judge.batches WHERE query = {query} AND end_offset > start_offset AND committed_ms IS NOT NULL
+        AND batch NOT IN (SELECT batch FROM commits_by_time WHERE batch IS NOT NULL)) AS without
+    FROM late_by_time"""
+
+_BY_TIME = """
+    INSERT INTO judge.torn SELECT {output}, query, batch, id, NULL, NULL, NULL, min(place), min(main_place)
+    FROM late_by_time GROUP BY query, batch, id"""
+
 
 def create(case: Case) -> None:
     """Make the table, still empty; `of_output` fills it."""
@@ -170,7 +232,7 @@ def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
         return "the history does not show which batches wrote it"
     again = spec.kind == "append" and sources.rewritten(case, output)
     if not case.expectations[output].has_cause or spec.kind == "upsert" or again:
-        return torn_by_time.of_output(case, output, query)
+        return _by_time(case, output, query)
     if spec.has_rows:
         case.sql(_COMMITS.format(output=literal(output)))
         _insert(case, _xid("l.pos"), _xid("l.main"))
@@ -194,12 +256,47 @@ def _without_batch(case: Case, output: str, query: str) -> str | None:
     if case.number("SELECT count(*) FROM judge.torn WHERE output = $output", {"output": output}):
         has = "has" if row["causeless"] == 1 else "have"
         return f"{times(row['causeless'], 'expected row')} {has} no cause (_partition, _offset)"
-    return torn_by_time.of_output(case, output, query)
+    return _by_time(case, output, query)
 
 
 def _writer(case: Case, output: str) -> str | None:
     row = case.sql("SELECT min(query) FROM judge.output_batches WHERE output = $output", {"output": output}).fetchone()
     return str(row[0]) if row and row[0] is not None else None
+
+
+def _by_time(case: Case, output: str, query: str) -> str | None:
+    """Add by time the effects of one output that ``query`` writes. Returns why these cannot be known, or None."""
+    case.changes()
+    spec = case.scenario.outputs[output]
+    unknown = """SELECT count(*) FROM judge.changes
+        WHERE output = $output AND visibility = 'committed' AND (txn IS NULL OR at_ms IS NULL)"""
+    if case.number(unknown, {"output": output}):
+        return "the history does not show in which transaction or at what time its writes became visible"
+    if case.number("SELECT count(*) FROM judge.batches WHERE planned_ms IS NULL"):
+        return "the history does not show at what time its batches ran"
+    names = {"output": literal(output), "query": literal(query)}
+    created, records = ("min(at_ms)", "") if spec.has_rows else ("max(h.timestamp_ms)", _CREATED.format(**names))
+    case.sql(_TIMED.format(**names, created=created, records=records))
+    kind = "commit" if spec.has_rows else "transaction"
+    summary = case.rows(_TIMED_TOTALS)[0]
+    if summary["apart"]:
+        apart = case.rows(_CHANGING.format(**names, every_insert=spec.kind != "upsert"))[0]
+        if apart["n"]:
+            return (
+                f"{times(apart['n'], kind)} changed it while no batch of query {query} was running, or more than one, the first "
+                f"at {apart['first']}: it is not known which batch wrote what"
+            )
+    if not summary["surplus"]:
+        return None
+    case.sql(_TIMED_LATE.format(**names))
+    fit = case.rows(_FIT.format(**names))[0]
+    if 0 < fit["surplus"] <= fit["without"]:
+        return (
+            f"{times(fit['surplus'], kind)} came during a batch that already had one, and {times(fit['without'], 'batch')} with input "
+            "had none. Clocks may differ: it is not known which batch wrote what"
+        )
+    case.sql(_BY_TIME.format(**names))
+    return None
 
 
 def _transactions(case: Case, output: str, claimed: bool) -> str | None:
