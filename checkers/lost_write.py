@@ -33,6 +33,12 @@ _WITNESSES = f"""
     WHERE m.output = $output AND {_CHOSEN} AND m.reason = $source
     ORDER BY m.topic, m."partition", m."offset", m.id LIMIT $limit"""  # noqa: S608
 
+# Missing effects that some progress covers and other progress does not: they are lost or still to come.
+_DOUBTFUL = """
+    SELECT m.output, count(*) AS n FROM judge.lost m
+    JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
+    WHERE NOT m.hidden AND NOT m.covered AND m."offset" < p.furthest GROUP BY m.output ORDER BY m.output"""
+
 
 def effect_never_written(world: World, choose: Choices) -> Named:
     """Drop an effect; of a changelog only the last state, of an upsert all states of the identity."""
@@ -51,7 +57,8 @@ class LostWrite(Checker):
     """Counts expected effects that are missing although their input counts as done.
 
     Done means: the query that writes the output (if the output names none: every query that reads the source partition) has
-    recorded an offset beyond the cause, or the run drained. An effect for which neither is known is not evaluated.
+    recorded an offset beyond the cause, or the run drained. An effect for which neither is known is not evaluated, nor one
+    that only one of several queries is done with, nor one of a committed batch of a query that recorded no progress.
     Only committed input is expected to have effects, so aborted records, and offsets that transaction markers use up, are not
     losses. Nor is an effect in another place (``misplaced``) or in a transaction that has not ended
     (``hanging-transaction``). There is one finding per reason:
@@ -88,7 +95,8 @@ class LostWrite(Checker):
         "it, or the run drained. Aborted input, and offsets that transaction markers use up, are not expected "
         "in any output. A record in an open transaction is a hanging-transaction instead, one in another place is "
         "misplaced. Not evaluated where the run did not drain and no recorded progress shows whether a row is "
-        "lost or late. The batch of a row is that of its input record. A sum or a window has no single input "
+        "lost or late: if only one of several queries that may write the output is done with its input, or if a query "
+        "committed batches and recorded no progress. The batch of a row is that of its input record. A sum or a window has no single input "
         "record: its batch is the one in which the window closes (_closes), or the struck batch from whose input "
         "alone it follows. Otherwise the batch is unknown; if a fault fired, at-most-once is then inconclusive.",
         stops=(
@@ -142,6 +150,17 @@ class LostWrite(Checker):
                 ended = "history was imported as not drained" if case.run.imported else "run did not drain"
                 why = f"the {ended}, and the oracle names no cause (_partition, _offset) to compare with recorded progress"
                 yield Gap(row["output"], f"{times(row['n'], noun(case, row['output']))} missing, but {why}")
+            for row in case.rows(_DOUBTFUL):
+                yield Gap(
+                    row["output"],
+                    f"{times(row['n'], noun(case, row['output']))} missing, {_doubt(case, row['output'])}",
+                )
+
+
+def _doubt(case: Case, output: str) -> str:
+    if case.scenario.outputs[output].query is None and len(case.queries) > 1:
+        return "whose input one query is done with and another is not: let the output name the query that writes it"
+    return "from committed batches of a query that has recorded no progress: it is not known whether the job is done with them"
 
 
 def _summary(case: Case, rows: list[Row]) -> str:

@@ -128,12 +128,19 @@ class StaleTail(Checker):
 
 
 def _argument(case: Case, row: Row) -> str:
-    taken = "in no planned batch" if row["batch"] is None else f"in batch {row['batch']} of query {row['query']}"
     place = f"{row['topic']}/{row['partition']}"
-    done = (
-        f"Progress of {place} is recorded up to {row['end_offset']}"
-        if row["end_offset"]
-        else f"No progress of {place} is recorded"
-    )
+    if case.scenario.outputs[row["output"]].query is None and len(case.queries) > 1:
+        taken = ""
+        recorded = f"progress up to {row['end_offset']}" if row["end_offset"] else "no progress"
+        done = f"The query that is furthest behind in {place} has recorded {recorded}"
+    else:
+        taken = (
+            ", in no planned batch" if row["batch"] is None else f", in batch {row['batch']} of query {row['query']}"
+        )
+        done = (
+            f"Progress of {place} is recorded up to {row['end_offset']}"
+            if row["end_offset"]
+            else f"No progress of {place} is recorded"
+        )
     note = case.run.drain_note or "the run did not drain"
-    return f"{input_of(row)} is committed, {taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."
+    return f"{input_of(row)} is committed{taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."

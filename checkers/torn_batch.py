@@ -114,7 +114,8 @@ class TornBatch(Checker):
         "complete at the end, it is transient. If some records of a Kafka transaction are committed and others "
         "aborted or still open, it survived. A batch in part or in steps violates atomic: batch; "
         "a transaction in part violates atomic: transaction as well. Not "
-        "evaluated unless the history shows which input caused which row, or the times of the commits, nor for the transactions "
+        "evaluated unless the history shows which input caused which row, or the times of the commits and these fit the times of "
+        "the batches, nor for the transactions "
         "of a producer epoch whose records carry creation times that the job has set itself.",
         stops=(
             "One sink transaction for the whole batch: stage in tasks, publish in the driver's commit.",

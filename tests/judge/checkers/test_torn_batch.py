@@ -144,6 +144,23 @@ def test_transactions_that_cannot_be_distinguished_are_not_evaluated(clean_run: 
     assert "does not separate them across partitions" in verdict.not_evaluated["torn-batch@events"]
 
 
+@pytest.mark.parametrize(("ended_ms", "outcome"), [(1_900, Outcome.HELD), (4_300, Outcome.INCONCLUSIVE)])
+def test_equal_times_that_the_job_sets_do_not_join_transactions(
+    clean_run: Any, ended_ms: int, outcome: Outcome
+) -> None:
+    """All records of a batch have one time, which advances with each batch, but the markers in two partitions are far apart."""
+    in_transactions(clean_run)
+    for record in records(clean_run):
+        batch = record["producer_epoch"]
+        record.update(producer_epoch=0, timestamp_ms=1_000 + 10_000 * batch, txn_end_ms=1_500 + 10_000 * batch)
+        if record["partition"] == 1:
+            record.update(txn_end_ms=ended_ms + 10_000 * batch)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is outcome, verdict.reasons
+    if outcome is Outcome.INCONCLUSIVE:
+        assert "does not separate them across partitions" in verdict.not_evaluated["torn-batch@events"]
+
+
 def test_records_outside_of_transactions_are_torn(clean_run: Any) -> None:
     in_transactions(clean_run)
     for record in records(clean_run):
@@ -306,71 +323,83 @@ def test_run_without_batches(clean_run: Any) -> None:
     assert "which batches wrote it" in verdict.not_evaluated["torn-batch@rows"]
 
 
-def states(run: Any, *commits: tuple[float, tuple[str, ...]]) -> Any:
-    """An upsert of counts per key: commits at a time in seconds, with these keys. Batch N runs from N to N + 0.5."""
-    run.document["wall_start"] = 1000.0
-    run.scenario["outputs"] = {"counts": {"table": "counts", "kind": "upsert", "identity": ["k"]}}
-    run.scenario["oracle"] = {"kind": "sql", "queries": {"counts": 'SELECT k, count(*) AS n FROM "in" GROUP BY k'}}
-    run.scenario["claim"] = {"atomic": "batch"}
-    for number in range(2):
-        for key in ("a", "b"):
-            run.send(key, {"k": key})
-        run.batch(number, {0: (2 * number, 2 * number + 2)}, by=(0, number))  # the second is replayed
-    run.progress({0: 4})
-    counts: dict[str, int] = {}
-    for at, keys in commits:
-        changes: list[Any] = []
-        for key in keys:
-            before = {"k": key, "n": counts[key]} if key in counts else None
-            counts[key] = 1 if at < 1 else 2
-            changes.append(("insert" if before is None else "update", before, {"k": key, "n": counts[key]}))
-        run.commit("counts", *changes)
-        run.tables["commits"][-1]["commit_time_us"] = int((1000 + at) * 1_000_000)
-    return run
-
-
-def test_upserted_batches_in_one_commit_each_are_not_torn(stored_run: Any) -> None:
-    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")), (1.4, ("b", "a")))  # the last one is a replay
-    verdict = judge(run.save())
-    assert (verdict.outcome, verdict.findings) == (Outcome.HELD, ())
-
-
-@pytest.mark.parametrize(
-    "commits",
-    [
-        ((0.2, ("a",)), (0.3, ("b",)), (1.1, ("a", "b"))),
-        ((0.2, ("a",)), (0.3, ("a", "b")), (1.1, ("a", "b"))),  # a replay that completes a partly written batch
-    ],
-)
-def test_an_upserted_batch_in_two_commits_is_torn(stored_run: Any, commits: Any) -> None:
-    (finding,) = torn(states(stored_run, *commits))
-    assert (finding.output, finding.total, finding.batches) == ("counts", 1, {"q/0": 1})
-    assert finding.witnesses[0].identity == {"k": "b"}
-    assert finding.witnesses[0].positions == ("counts xid 700", "counts xid 701")
-
-
-def test_an_upsert_with_unknown_commit_times_is_not_evaluated(stored_run: Any) -> None:
-    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")))
-    run.document.pop("wall_start")
-    verdict = judge(run.save())
-    assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "at what time its batches ran" in verdict.not_evaluated["torn-batch@counts"]
-    for commit in run.tables["commits"]:
-        commit["commit_time_us"] = None
-    assert "at what time its writes became visible" in judge(run.save()).not_evaluated["torn-batch@counts"]
-
-
-def test_a_row_that_was_written_again_does_not_tear_its_batch(clean_run: Any) -> None:
-    """By cause, the update would be a second step of batch 0; by time, it is in no batch."""
-    run = in_transactions(clean_run)
+def written_again(run: Any, *commits_ms: int) -> Any:
+    """Update a column that is not compared in a commit of its own, and give all commits these times."""
     run.scenario["claim"] = {"atomic": "batch"}
     run.scenario["outputs"]["rows"]["ignore"] = ["seen"]
     run.document["wall_start"] = 0
     row = json.loads(next(c["content"] for c in run.tables["output"] if c["output"] == "rows"))
+    run._commits = len(run.tables["commits"])
     run.commit("rows", ("update", row, {**row, "seen": "1"}))
-    for commit, at_ms in zip(run.tables["commits"], (200, 1_200, 1_800), strict=True):
+    for commit, at_ms in zip(run.tables["commits"], commits_ms, strict=True):
         commit["commit_time_us"] = 1_000 * at_ms
+    return run
+
+
+def test_a_row_that_was_written_again_does_not_tear_its_batch(clean_run: Any) -> None:
+    """By cause, the update would be a second step of batch 0; by time, it is in no batch."""
+    run = written_again(in_transactions(clean_run), 200, 1_200, 1_800)
     verdict = judge(run.save())
     assert verdict.outcome is Outcome.HELD, verdict.reasons
-    run.tables["commits"][1]["commit_time_us"] = 300_000  # batch 0 in two commits
-    assert judge(run.save()).anomalies() == {"torn-batch": 6}
+    run.tables["commits"][1]["commit_time_us"] = 300_000  # the commit of batch 1, during batch 0
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "not known which batch wrote what" in verdict.not_evaluated["torn-batch@rows"]
+
+
+def test_a_batch_in_two_commits_is_torn_although_a_row_was_written_again(clean_run: Any) -> None:
+    split_commit(in_transactions(clean_run), 2)
+    (finding,) = torn(written_again(clean_run, 200, 300, 1_200, 1_800))
+    assert (finding.total, finding.batches) == (1, {"q/0": 1})
+    assert finding.witnesses[0].identity == {"p": "0", "o": "2"}
+
+
+def partly_caused(run: Any, condition: str) -> Any:
+    """The oracle names causes where the condition holds. Batch N runs from N to N + 0.5, and commits at N + 0.2."""
+    cause = f"CASE WHEN {condition} THEN _offset END AS _offset"
+    query = f'SELECT _partition AS p, _offset AS o, k, n, _topic, _partition, {cause} FROM "in"'
+    run.scenario["outputs"].pop("events")
+    run.tables["output"] = [c for c in run.tables["output"] if c["output"] == "rows"]
+    run.scenario["oracle"]["queries"] = {"rows": query}
+    run.scenario["claim"] = {"atomic": "batch"}
+    run.document["wall_start"] = 0
+    for order, commit in enumerate(run.tables["commits"]):
+        commit["commit_time_us"] = 200_000 if order == 0 else 1_200_000 + 1_000 * order
+    return run
+
+
+@pytest.mark.parametrize("condition", ["false", "_offset <> 2 OR _partition = 1"])
+def test_rows_without_a_cause_belong_to_batches_by_time(clean_run: Any, condition: str) -> None:
+    """The oracle names no cause of the row that is late, or of any row."""
+    split_commit(clean_run, 2)
+    run = partly_caused(clean_run, condition)
+    run.tables["commits"][1]["commit_time_us"] = 300_000
+    (finding,) = torn(run)
+    assert (finding.output, finding.total, finding.batches) == ("rows", 1, {"q/0": 1})
+    assert finding.witnesses[0].identity == {"p": "0", "o": "2"}
+    run.tables["commits"][1]["commit_time_us"] = 700_000
+    verdict = judge(run.save())
+    assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
+    assert "while no batch of query q was running" in verdict.not_evaluated["torn-batch@rows"]
+
+
+def test_whole_batches_with_rows_without_a_cause_are_not_torn(clean_run: Any) -> None:
+    verdict = judge(partly_caused(clean_run, "_offset <> 2").save())
+    assert (verdict.outcome, verdict.findings) == (Outcome.HELD, ()), verdict.reasons
+
+
+def test_causes_show_a_torn_batch_that_times_do_not_show(clean_run: Any) -> None:
+    split_commit(clean_run, 2)
+    verdict = judge(partly_caused(clean_run, "_offset <> 1").save())
+    finding = next(f for f in verdict.findings if f.anomaly == "torn-batch")
+    assert (finding.total, finding.batches, finding.witnesses[0].cause) == (1, {"q/0": 1}, "in/0@2")
+    assert verdict.not_evaluated["torn-batch@rows"] == "2 expected rows have no cause (_partition, _offset)"
+
+
+def test_rows_whose_input_is_in_no_known_batch_are_not_evaluated(clean_run: Any) -> None:
+    split_commit(clean_run, 6)
+    run = partly_caused(clean_run, "true")
+    run.tables["batches"] = [batch for batch in run.tables["batches"] if batch["batch"] == 0]
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.not_evaluated["torn-batch@rows"] == "no known batch read the input of 6 rows"

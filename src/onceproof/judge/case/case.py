@@ -26,7 +26,7 @@ outputs (`onceproof.oracle.contract.inputs`), and passes its results to this one
         that writes an output.
     ``progress``
         ``output``, ``topic``, ``partition``, ``end_offset``: the query that the output names, or else every query, has recorded
-        the input below this offset as done.
+        the input below this offset as done. ``furthest``: how far any of these queries may be.
     ``windows``
         ``query``, ``batch``, ``fault``: which fault was active during which batch; ``struck``: the fault was placed in this
         batch, and not only still active during it.

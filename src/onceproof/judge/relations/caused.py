@@ -10,7 +10,8 @@ is an effect of its own; `onceproof.judge.relations.states` decides which of two
 
 ``judge.output_batches`` holds the batches of the query that writes an output: the query it names, or the only one there is.
 ``judge.progress`` holds how far that query has recorded the input as done; if the output names no query: how far every query
-has.
+has. ``furthest`` is how far some query may be: the one of them that is furthest, or for a query of which no progress is recorded
+the end of its last committed batch.
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ def _create_progress(case: Case) -> None:
     """
     open_ = {query for query, _ in case.open_watermarks("restarted", "due", "open")}
     unfinished = ", ".join(map(literal, sorted(open_.union(_repeating(case)))))
+    not_done = ", ".join(map(literal, sorted(open_.union(without_batches(case.run.modes)))))
     finished_only = f"WHERE query NOT IN ({unfinished})" if unfinished else ""
+    unrecorded = "committed_at IS NOT NULL AND query NOT IN (SELECT query FROM history.progress)"
+    unrecorded += f" AND query NOT IN ({not_done})" if not_done else ""
     selects = []
     for output, spec in case.scenario.outputs.items():
         among = "true" if spec.query is None else f"query = {literal(spec.query)}"
@@ -104,11 +108,11 @@ def _create_progress(case: Case) -> None:
     # Also list queries that planned a batch and recorded no progress: they do read the partition.
     case.sql(f"""CREATE VIEW judge.progress AS
         WITH done AS (
-            SELECT query, topic, "partition", max(end_offset) AS end_offset FROM (
-                SELECT query, topic, "partition", end_offset FROM history.progress {finished_only}
-                UNION ALL SELECT query, topic, "partition", 0 FROM history.batches)
+            SELECT query, topic, "partition", max(end_offset) AS end_offset, max(furthest) AS furthest FROM (
+                SELECT query, topic, "partition", end_offset, end_offset AS furthest FROM history.progress {finished_only}
+                UNION ALL SELECT query, topic, "partition", 0, CASE WHEN {unrecorded} THEN end_offset ELSE 0 END FROM history.batches)
             GROUP BY ALL)
-        SELECT output, topic, "partition", min(end_offset) AS end_offset FROM ({union}) GROUP BY ALL""")  # noqa: S608
+        SELECT output, topic, "partition", min(end_offset) AS end_offset, max(furthest) AS furthest FROM ({union}) GROUP BY ALL""")  # noqa: S608
 
 
 def _repeating(case: Case) -> list[str]:

@@ -9,20 +9,30 @@ A step is one commit in Postgres, or one transaction in Kafka. A Kafka record ou
 
 - **by cause**, for appends and changelogs: the batch whose ranges hold the cause. Only first effects count, so replaying a
   batch that was whole at first does not tear it;
-- **by time**, for upserts, rows that are written again, and if the oracle names no cause: the commits between the batch's
-  ``offsets/N`` and its ``commits/N``. An effect that a later one of these commits writes again was visible since the first
-  commit, so it is not late.
+- **by time**, for upserts, rows that are written again, and if the oracle names no cause: a commit belongs to the batch during
+  which it was made, between ``offsets/N`` and ``commits/N``. A Kafka transaction belongs to the batch during which its last record
+  was created, if its marker came at most a second after the end of that batch, because the marker is written up to a second after
+  the commit was answered; otherwise to the one during which its marker was written. If the oracle names no cause of some rows
+  only, times are examined if all effects with a cause show no torn batch.
+
+Times alone cannot show everything, and a wrong assignment would name a batch that is whole. So no batch is torn by time if
+
+- a commit that changed the output was made in no batch, or at a time that two batches share: any earlier batch may have made it;
+- there are not more surplus commits than committed batches with input and without a commit: the commits of whole batches look
+  like this if the clocks differ, or if they are late.
 
 If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
 together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
-first record of the other, and of the same one if their records were created in overlapping times; otherwise this is unknown. It is
-also unknown if the job sets the creation times itself (`find_own_times`).
+first record of the other, and of the same one if their records were created in overlapping times and their markers are at most a
+second apart; otherwise this is unknown. It is also unknown if the job sets the creation times itself (`find_own_times`), which does
+not always show: equal times in two transactions of one batch overlap.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.base.words import times
 from onceproof.judge.case import sources
 from onceproof.judge.relations import changes, on_demand
 from onceproof.values.canonical import literal
@@ -44,6 +54,11 @@ _OWN_TIMES = """
     WHERE own"""
 
 _NO_OWN_TIMES = "CREATE OR REPLACE TEMP TABLE own_times (producer_id BIGINT, producer_epoch INTEGER)"
+
+# What has no batch by cause: expected rows without a cause, and effects whose cause no known batch read.
+_WITHOUT_BATCH = """
+    SELECT (SELECT count(*) FROM judge.expected_digests WHERE output = $output AND "offset" IS NULL) AS causeless,
+           (SELECT count(*) FROM judge.caused WHERE output = $output AND batch IS NULL) AS unplanned"""
 
 _EMPTY = """
     CREATE TABLE judge.torn (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, topic VARCHAR, "partition" INTEGER,
@@ -95,7 +110,8 @@ _CLASSIFY = """
     WITH epochs AS (
         SELECT u.query, u.batch, u.producer_id, u.producer_epoch, sum(u.n) AS n, count(*) AS stretches, count(DISTINCT u.lane) AS lanes,
                bool_or(u.ended IS NULL) AS outside, any_value(t.markers) AS markers, bool_or(o.producer_id IS NOT NULL) AS own,
-               max(u.first_ms) <= min(u.last_ms) AS overlapping, max(u.first_ms) > min(u.end_ms) AS apart
+               max(u.first_ms) <= min(u.last_ms) AND max(u.end_ms) - min(u.end_ms) <= 1000 AS overlapping,
+               max(u.first_ms) > min(u.end_ms) AS apart
         FROM units u LEFT JOIN judge.transactions t ON t.output = {output} AND t.producer_id = u.producer_id
             AND t.producer_epoch = u.producer_epoch
         LEFT JOIN own_times o ON o.producer_id = u.producer_id AND o.producer_epoch = u.producer_epoch
@@ -138,28 +154,58 @@ _BY_CAUSE = """
     FROM apart l JOIN judge.expected x ON x.output = l.output AND x.topic = l.topic AND x."partition" = l."partition"
         AND x."offset" = l."offset" AND l.h IN (x.h, hash(x.h, x.digest_2))"""
 
-_BY_TIME = """
-    INSERT INTO judge.torn
+# A batch that was never committed has no end. ``of``: in how many batches the commit may have been made.
+_TIMED = """
+    CREATE OR REPLACE TEMP TABLE commits_by_time AS
     WITH spans AS (
-        SELECT query, batch, min(planned_ms) AS planned, max(committed_ms) AS committed FROM judge.batches
-        WHERE query = {query} GROUP BY ALL),
+        SELECT query, batch, min(planned_ms) AS planned, coalesce(max(committed_ms), 1::BIGINT << 60) AS committed
+        FROM judge.batches WHERE query = {query} GROUP BY query, batch),
     commits AS (
-        SELECT txn, min(at_ms) AS at_ms, min(pos) AS pos, min(place) AS place FROM judge.changes
-        WHERE output = {output} AND visibility = 'committed' GROUP BY txn),
-    assigned AS (
-        SELECT c.*, s.query, s.batch FROM commits c JOIN spans s ON c.at_ms BETWEEN s.planned AND s.committed
-        QUALIFY count(*) OVER (PARTITION BY txn) = 1),
-    several AS (
-        SELECT *, min_by({{txn: txn, place: place}}, (at_ms, pos)) OVER (PARTITION BY query, batch) AS f,
-               count(*) OVER (PARTITION BY query, batch) AS of
-        FROM assigned),
+        SELECT txn, min(at_ms) AS at_ms, {created} AS created_ms, min(pos) AS pos, min(place) AS place
+        FROM judge.changes c {records} WHERE c.output = {output} AND c.visibility = 'committed' GROUP BY txn),
+    dated AS (
+        SELECT c.*, CASE WHEN c.created_ms <= s.committed AND c.at_ms <= s.committed + 1000 THEN c.created_ms ELSE c.at_ms END AS ms
+        FROM commits c ASOF LEFT JOIN spans s ON c.created_ms >= s.planned)
+    SELECT d.*, s.query, s.batch, count(s.batch) OVER (PARTITION BY d.txn) AS of
+    FROM dated d LEFT JOIN spans s ON d.ms BETWEEN s.planned AND s.committed"""
+
+_CREATED = """JOIN (SELECT "partition", "offset", timestamp_ms FROM history.output WHERE output = {output}) h
+        ON h."partition" = c."partition" AND h."offset" = c."offset" """
+
+_TIMED_TOTALS = """
+    SELECT count(*) FILTER (of <> 1) AS apart, count(*) - count(DISTINCT batch) AS surplus FROM commits_by_time"""
+
+# A commit that writes what is there already, such as a replay, need not belong to a batch. Each insert adds a row to an append.
+_CHANGING = """
+    WITH writes AS (
+        SELECT id, txn, min(coalesce(commit_order, at_ms)) AS step, arg_max({{content: content}}, "offset").content AS content,
+               bool_or(op = 'insert') AS inserted
+        FROM judge.changes WHERE output = {output} AND visibility = 'committed' GROUP BY id, txn),
+    states AS (SELECT *, lag(content) OVER (PARTITION BY id ORDER BY step) AS before FROM writes)
+    SELECT count(DISTINCT txn) AS n, min_by(place, (at_ms, pos)) AS first FROM states JOIN commits_by_time USING (txn)
+    WHERE of <> 1 AND (id IS NULL OR content IS DISTINCT FROM before OR (inserted AND {every_insert}))"""
+
+# An effect that the first commit of its batch wrote as well was visible since then, so it is not late.
+_TIMED_LATE = """
+    CREATE OR REPLACE TEMP TABLE late_by_time AS
+    WITH several AS (
+        SELECT *, min_by({{txn: txn, place: place}}, (at_ms, pos)) OVER (PARTITION BY batch) AS f
+        FROM commits_by_time WHERE of = 1 QUALIFY count(*) OVER (PARTITION BY batch) > 1),
     writes AS (
-        SELECT c.id, c.txn, min(c.place) AS place FROM judge.changes c SEMI JOIN (FROM several WHERE of > 1) USING (txn)
+        SELECT c.id, c.txn, min(c.place) AS place FROM judge.changes c SEMI JOIN several USING (txn)
         WHERE c.output = {output} AND c.visibility = 'committed' AND c.id IS NOT NULL GROUP BY c.id, c.txn)
-    SELECT {output}, s.query, s.batch, w.id, NULL, NULL, NULL, min(w.place), min(s.f.place)
-    FROM writes w JOIN several s USING (txn)
-    WHERE s.txn <> s.f.txn AND NOT EXISTS (FROM writes o WHERE o.txn = s.f.txn AND o.id = w.id)
-    GROUP BY s.query, s.batch, w.id"""
+    SELECT s.query, s.batch, w.id, w.txn, w.place, s.f.place AS main_place FROM writes w JOIN several s USING (txn)
+    WHERE s.txn <> s.f.txn AND NOT EXISTS (FROM writes o WHERE o.txn = s.f.txn AND o.id = w.id)"""
+
+_FIT = """
+    SELECT count(DISTINCT txn) AS surplus, (
+        SELECT count(DISTINCT batch) FROM judge.batches WHERE query = {query} AND end_offset > start_offset AND committed_ms IS NOT NULL
+        AND batch NOT IN (SELECT batch FROM commits_by_time WHERE batch IS NOT NULL)) AS without
+    FROM late_by_time"""
+
+_BY_TIME = """
+    INSERT INTO judge.torn SELECT {output}, query, batch, id, NULL, NULL, NULL, min(place), min(main_place)
+    FROM late_by_time GROUP BY query, batch, id"""
 
 
 def create(case: Case) -> None:
@@ -190,8 +236,27 @@ def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
     if spec.has_rows:
         case.sql(_COMMITS.format(output=literal(output)))
         _insert(case, _xid("l.pos"), _xid("l.main"))
+        gap = None
+    else:
+        gap = _transactions(case, output, claimed)
+    return _without_batch(case, output, query) if claimed and gap is None else gap
+
+
+def _without_batch(case: Case, output: str, query: str) -> str | None:
+    """Add by time what has no batch by cause. Returns why that cannot be done, or None.
+
+    If effects with a cause show torn batches, they remain what is counted: times are less exact.
+    """
+    row = case.rows(_WITHOUT_BATCH, {"output": output})[0]
+    if row["unplanned"]:
+        kind = "row" if case.scenario.outputs[output].has_rows else "record"
+        return f"no known batch read the input of {times(row['unplanned'], kind)}"
+    if not row["causeless"]:
         return None
-    return _transactions(case, output, claimed)
+    if case.number("SELECT count(*) FROM judge.torn WHERE output = $output", {"output": output}):
+        has = "has" if row["causeless"] == 1 else "have"
+        return f"{times(row['causeless'], 'expected row')} {has} no cause (_partition, _offset)"
+    return _by_time(case, output, query)
 
 
 def _writer(case: Case, output: str) -> str | None:
@@ -200,14 +265,37 @@ def _writer(case: Case, output: str) -> str | None:
 
 
 def _by_time(case: Case, output: str, query: str) -> str | None:
+    """Add by time the effects of one output that ``query`` writes. Returns why these cannot be known, or None."""
     case.changes()
+    spec = case.scenario.outputs[output]
     unknown = """SELECT count(*) FROM judge.changes
         WHERE output = $output AND visibility = 'committed' AND (txn IS NULL OR at_ms IS NULL)"""
     if case.number(unknown, {"output": output}):
         return "the history does not show in which transaction or at what time its writes became visible"
     if case.number("SELECT count(*) FROM judge.batches WHERE planned_ms IS NULL"):
         return "the history does not show at what time its batches ran"
-    case.sql(_BY_TIME.format(output=literal(output), query=literal(query)))
+    names = {"output": literal(output), "query": literal(query)}
+    created, records = ("min(at_ms)", "") if spec.has_rows else ("max(h.timestamp_ms)", _CREATED.format(**names))
+    case.sql(_TIMED.format(**names, created=created, records=records))
+    kind = "commit" if spec.has_rows else "transaction"
+    summary = case.rows(_TIMED_TOTALS)[0]
+    if summary["apart"]:
+        apart = case.rows(_CHANGING.format(**names, every_insert=spec.kind != "upsert"))[0]
+        if apart["n"]:
+            return (
+                f"{times(apart['n'], kind)} changed it while no batch of query {query} was running, or more than one, the first "
+                f"at {apart['first']}: it is not known which batch wrote what"
+            )
+    if not summary["surplus"]:
+        return None
+    case.sql(_TIMED_LATE.format(**names))
+    fit = case.rows(_FIT.format(**names))[0]
+    if 0 < fit["surplus"] <= fit["without"]:
+        return (
+            f"{times(fit['surplus'], kind)} came during a batch that already had one, and {times(fit['without'], 'batch')} with input "
+            "had none. Clocks may differ: it is not known which batch wrote what"
+        )
+    case.sql(_BY_TIME.format(**names))
     return None
 
 
