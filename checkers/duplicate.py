@@ -109,7 +109,8 @@ _ZOMBIES = """
     LEFT JOIN begun g ON g.output = d.output AND g.query = d.query AND g.later = t.later AND g.lane = d.lane
     WHERE d.pos > g.pos OR greatest(d.at_ms, d.first_ms) > t.committed_ms GROUP BY d.copy"""
 
-# A producer without idempotence that resends a record keeps the timestamp of the first attempt.
+# A producer without idempotence that resends a record keeps the timestamp of the first attempt. A record without a producer may
+# also be one whose producer the history does not know: `_names_producers`.
 _RESENT = """
     CREATE OR REPLACE TEMP TABLE resent AS
     SELECT DISTINCT d.copy FROM duplicates d JOIN history.output h
@@ -149,8 +150,8 @@ _ATTRIBUTED = """
         FROM (SELECT d.copy, w.fault, w.struck FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch
               UNION SELECT d.copy, k.fault, true FROM duplicates d JOIN judge.struck k USING (output, topic, "partition", "offset"))
         GROUP BY ALL)
-    SELECT d.*, a.fault, a.active, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
-           CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN r.copy IS NOT NULL THEN 'producer retry'
+    SELECT d.*, a.fault, a.active, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS same_time, same_time AND {named} AS resent,
+           CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN resent THEN 'producer retry'
                 WHEN d.apart OR d.unplaced THEN 'batch replay'
                 WHEN t.sent_once THEN 'producer retry' WHEN t.copy IS NOT NULL THEN 'input'
                 WHEN a.fault IS NULL THEN 'unknown'
@@ -164,6 +165,7 @@ _TOTALS = """
     WITH named AS (SELECT *, 'batch ' || batch || ' (query ' || query || ')' AS in_batch FROM attributed)
     SELECT output, source, count(*) AS total, query || '/' || batch AS of_batch,
            count(*) FILTER ("offset" IS NULL AND batch IS NULL) AS nowhere, count(active) AS active,
+           count(*) FILTER (same_time) AS same_time,
            CASE source WHEN 'producer retry' THEN 'sent twice by the ' || CASE WHEN resent THEN 'job''s producer' ELSE 'producer of the input' END
                        WHEN 'batch replay' THEN 'from the replay of ' || in_batch
                        WHEN 'zombie' THEN 'from an older driver''s late write of ' || in_batch
@@ -210,7 +212,7 @@ class Duplicate(Checker):
       the oracle names no cause: the first effect was written during a replayed batch, and the copy after a later start had
       committed a later batch, while no batch was open (a job is taken to write in its batches only);
     - ``producer retry``: a producer without idempotence sent the record again. The job's producer: the copy has the key, value,
-      creation time and partition of the first effect. The producer of the input: the input holds the record twice with one
+      creation time and partition of the first effect, and the brokers' logs, which name idempotent producers, were read. The producer of the input: the input holds the record twice with one
       creation time, and the producer's ledger lists one of them;
     - ``batch replay``: a batch with its input was planned by one start of the driver and committed by a later one, and
       the copies are in different commits (Postgres) or at different offsets (Kafka), or their positions are unknown. Where the
@@ -302,8 +304,9 @@ class Duplicate(Checker):
         if not case.differs or not case.number("SELECT count(*) FROM judge.remaining WHERE extra > 0"):
             return
         case.caused()
-        for table in (_COPIES, _SUSPECTS, _ZOMBIES, _RESENT, _TWINS, _ATTRIBUTED):
+        for table in (_COPIES, _SUSPECTS, _ZOMBIES, _RESENT, _TWINS):
             case.sql(table)
+        case.sql(_ATTRIBUTED.format(named=str(_names_producers(case)).lower()))
         for rows in by(case.rows(_TOTALS), "output", "source"):
             total = total_of(rows)
             extra = times(total, f"extra {noun(case, rows[0]['output'])}")
@@ -317,10 +320,19 @@ class Duplicate(Checker):
             yield finding(case, "duplicate", rows, summary, _WITNESSES, argument, placed=True, unsettled=unsettled)
 
 
+def _names_producers(case: Case) -> bool:
+    """Whether a record without a producer was written without idempotence: the brokers' logs were read, which name the others."""
+    named = """SELECT EXISTS (FROM history.input WHERE producer_id IS NOT NULL)
+                   OR EXISTS (FROM history.output WHERE producer_id IS NOT NULL)"""
+    return not case.run.imported and case.sql(named).fetchall() == [(True,)]
+
+
 def _unsettled(case: Case, rows: list[Row]) -> str | None:
     """Why the copies may have a cause that the history does not show."""
     if case.run.imported:
         return "the history was imported: it records neither batches nor faults"
+    if any(row["same_time"] for row in rows):
+        return "the history names no producers, and one without idempotence may have sent the record twice"
     if any(row["active"] for row in rows):
         return "the faults active at that time struck other batches, so none of them is known to be the cause"
     broken = """SELECT (SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL)

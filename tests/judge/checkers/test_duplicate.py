@@ -109,12 +109,19 @@ def test_copies_of_an_input_record_that_its_producer_sent_again(stored_run: Any)
     assert "holds it again, at in/0@1, with the same creation time" in findings[1].witnesses[0].argument
 
 
-def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
-    for record in clean_run.tables["output"]:
+def with_equal_times(run: Any) -> None:
+    """A copy has the creation time of the first record."""
+    for record in run.tables["output"]:
         record["timestamp_ms"] = 5_000 + record["offset"]
-    clean_run.record("events", COPY)
-    first = next(r for r in clean_run.tables["output"] if (r["output"], r["offset"]) == ("events", 3))
-    clean_run.tables["output"][-1]["timestamp_ms"] = first["timestamp_ms"]
+    run.record("events", COPY)
+    first = next(r for r in run.tables["output"] if (r["output"], r["offset"]) == ("events", 3))
+    run.tables["output"][-1]["timestamp_ms"] = first["timestamp_ms"]
+
+
+def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
+    with_equal_times(clean_run)
+    for record in clean_run.tables["input"]:  # the brokers' logs were read, and name idempotent producers
+        record.update(producer_id=3, producer_epoch=0)
     (finding,) = found(judge(clean_run.save()))
     assert (finding.total, finding.source) == (1, "producer retry")
     assert finding.attribution == {"sent twice by the job's producer": 1}
@@ -123,6 +130,19 @@ def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
         record["producer_id"] = 4
     (finding,) = found(judge(clean_run.save()))
     assert finding.source == "unknown"
+
+
+def test_producers_that_the_history_does_not_know_may_have_sent_a_record_again(clean_run: Any) -> None:
+    """Without the brokers' logs no record has a producer, be it idempotent or not."""
+    with_equal_times(clean_run)
+    clean_run.scenario["claim"] = {"delivery": "at-least-once"}
+    verdict = judge(clean_run.save())
+    (finding,) = found(verdict)
+    assert (finding.total, finding.source, verdict.outcome) == (1, "unknown", Outcome.INCONCLUSIVE)
+    assert finding.undecided is not None and "the history names no producers" in finding.undecided
+    clean_run.document["imported"] = True
+    (finding,) = found(judge(clean_run.save()))
+    assert finding.undecided is not None and "the history was imported" in finding.undecided
 
 
 def with_a_third_batch(run: Any) -> None:
