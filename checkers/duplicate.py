@@ -11,7 +11,7 @@ from onceproof.base.words import are, times
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Results, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
-from onceproof.judge.relations import misplacement
+from onceproof.judge.relations import changes, misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
 from onceproof.judge.witness import Row, by, finding, holding, input_of, labelled, noun, sums, total_of
@@ -34,12 +34,15 @@ _COPIES = """
     SELECT row_number() OVER () AS copy, c.* EXCLUDE ("partition", "offset"), h."key" AS record_key,
            h.timestamp_ms, h.producer_id, coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000) AS at_ms,
            coalesce(CASE WHEN h.txn_end_ms IS NOT NULL THEN greatest(h.timestamp_ms, h.txn_end_ms - 1000) END, at_ms) AS since_ms,
-           coalesce(f.txn_end_ms, f.timestamp_ms, l.commit_time_us // 1000) AS first_ms
+           coalesce(f.txn_end_ms, f.timestamp_ms, l.commit_time_us // 1000) AS first_ms,
+           coalesce(c.lane = c.first_lane AND (c.pos = c.first_pos OR h.txn_end_offset = f.txn_end_offset) OR t.markers = 1, false) AS together
     FROM chosen c
     LEFT JOIN history.output h ON c."partition" IS NOT NULL AND h.output = c.output
          AND h."partition" = c."partition" AND h."offset" = c."offset"
     LEFT JOIN history.output f ON c."partition" IS NOT NULL AND f.output = c.output
          AND f."partition" = c.first_lane AND f."offset" = c.first_pos
+    LEFT JOIN judge.transactions t ON t.output = c.output AND t.producer_id = f.producer_id AND t.producer_epoch = f.producer_epoch
+         AND h.producer_id = f.producer_id AND h.producer_epoch = f.producer_epoch
     LEFT JOIN history.commits k ON k.commit_order = c.commit_order
     LEFT JOIN history.commits l ON c.commit_order IS NOT NULL AND l.commit_order = c.first_pos"""
 
@@ -56,7 +59,7 @@ _SUSPECTS = """
         QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY "offset", "partition") = 1),
     of_cause AS (
         SELECT c.copy, e.topic, e."partition", e."offset", {query: b.query, batch: b.batch, planned_by: b.planned_by,
-               committed_by: b.committed_by, planned_ms: b.planned_ms, committed_ms: b.committed_ms, replayed: b.replayed} AS b
+               committed_by: b.committed_by, planned_ms: b.planned_ms, committed_ms: b.committed_ms, attempts: b.attempts} AS b
         FROM copies c JOIN causes e USING (output, id)
         LEFT JOIN judge.output_batches b ON b.output = c.output AND b.topic = e.topic AND b."partition" = e."partition"
              AND e."offset" >= b.start_offset AND e."offset" < b.end_offset
@@ -65,18 +68,19 @@ _SUSPECTS = """
     writers AS (SELECT DISTINCT output, query FROM judge.output_batches),
     spans AS (
         SELECT o.output, b.query, b.batch, any_value(planned_by) AS planned_by, any_value(committed_by) AS committed_by,
-               min(planned_ms) AS planned_ms, max(committed_ms) AS committed_ms, true AS replayed
+               min(planned_ms) AS planned_ms, max(committed_ms) AS committed_ms,
+               max(attempts) AS attempts
         FROM judge.batches b JOIN writers o USING (query)
         WHERE b.replayed GROUP BY ALL),
     of_time AS (
         SELECT c.copy, NULL AS topic, NULL AS "partition", NULL AS "offset", {query: s.query, batch: s.batch, planned_by: s.planned_by,
-               committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, replayed: s.replayed} AS b
+               committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, attempts: s.attempts} AS b
         FROM (FROM copies ANTI JOIN of_cause USING (copy)) c JOIN spans s ON s.output = c.output
              AND c.first_ms >= s.planned_ms AND c.at_ms >= c.first_ms AND (s.committed_ms IS NULL OR c.at_ms <= s.committed_ms)
         QUALIFY count(*) OVER (PARTITION BY c.copy) = 1),
     of_gap AS (
         SELECT c.copy, NULL AS topic, NULL AS "partition", NULL AS "offset", {query: s.query, batch: s.batch, planned_by: s.planned_by,
-               committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, replayed: s.replayed} AS b
+               committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, attempts: s.attempts} AS b
         FROM (FROM copies ANTI JOIN of_cause USING (copy)) c JOIN spans s ON s.output = c.output
              AND c.first_ms BETWEEN s.planned_ms AND s.committed_ms AND c.since_ms > s.committed_ms
         WHERE c.allowed = 1
@@ -89,8 +93,7 @@ _SUSPECTS = """
     SELECT c.*, e.* EXCLUDE (copy, b), c.copy IN (SELECT copy FROM of_gap) AS in_gap,
            e.b.query AS query, e.b.batch AS batch, e.b.planned_by AS planned_by,
            e.b.committed_by AS committed_by, e.b.planned_ms AS planned_ms, e.b.committed_ms AS committed_ms,
-           coalesce(e.b.replayed, false) AND (pos, lane) IS DISTINCT FROM (first_pos, first_lane) AS apart,
-           coalesce(e.b.replayed, false) AND pos IS NULL AS unplaced
+           coalesce(e.b.attempts, 1) AS attempts
     FROM copies c LEFT JOIN (FROM of_cause UNION ALL FROM of_time UNION ALL FROM of_gap) e USING (copy)"""
 
 # Copies that came after a later batch which a later start of the driver both planned and committed. A start never goes back
@@ -109,7 +112,8 @@ _ZOMBIES = """
     LEFT JOIN begun g ON g.output = d.output AND g.query = d.query AND g.later = t.later AND g.lane = d.lane
     WHERE d.pos > g.pos OR greatest(d.at_ms, d.first_ms) > t.committed_ms GROUP BY d.copy"""
 
-# A producer without idempotence that resends a record keeps the timestamp of the first attempt.
+# A producer without idempotence that resends a record keeps the timestamp of the first attempt. A record without a producer may
+# also be one whose producer the history does not know: `_names_producers`.
 _RESENT = """
     CREATE OR REPLACE TEMP TABLE resent AS
     SELECT DISTINCT d.copy FROM duplicates d JOIN history.output h
@@ -134,36 +138,58 @@ _TWINS = """
     LEFT JOIN history.sent s ON s.topic = e.topic AND s."partition" = e."partition" AND s."offset" = e."offset"
     LEFT JOIN history.sent o ON o.topic = e.topic AND o."partition" = e.twin_partition AND o."offset" = e.twin_offset"""
 
+# A cause explains only so many copies: each further attempt of the batch writes its input once, and its job writes one effect for
+# each equal record of the input (``equal``) where the oracle expects one for all of them.
 _ATTRIBUTED = """
     CREATE OR REPLACE TEMP TABLE attributed AS
     WITH twice AS (
-        SELECT d.copy, bool_or(t.sent_once) AS sent_once, min_by(t.twin_partition || '@' || t.twin_offset, (t.twin_partition, t.twin_offset)) AS twin
-        FROM duplicates d JOIN twins t USING (topic, "partition", "offset")
-        WHERE NOT EXISTS (  -- the oracle expects an effect of the twin itself
-            FROM judge.expected_digests x WHERE x.output = d.output AND x.topic = t.topic
-            AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
-        GROUP BY d.copy),
+        SELECT copy, bool_or(sent_once) AS sent_once, count(*) AS equal, sum(attempts) AS written,
+               min_by(twin_partition || '@' || twin_offset, (twin_partition, twin_offset)) AS twin
+        FROM (
+            SELECT d.copy, t.twin_partition, t.twin_offset, bool_or(t.sent_once) AS sent_once, coalesce(max(b.attempts), 1) AS attempts
+            FROM duplicates d JOIN twins t USING (topic, "partition", "offset")
+            LEFT JOIN judge.output_batches b ON b.output = d.output AND b.topic = t.topic AND b."partition" = t.twin_partition
+                 AND t.twin_offset >= b.start_offset AND t.twin_offset < b.end_offset
+            WHERE NOT EXISTS (  -- the oracle expects an effect of the twin itself
+                FROM judge.expected_digests x WHERE x.output = d.output AND x.topic = t.topic
+                AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
+            GROUP BY ALL)
+        GROUP BY copy),
     active AS (
         SELECT copy, string_agg(DISTINCT fault, ', ' ORDER BY fault) FILTER (struck) AS fault,
                string_agg(DISTINCT fault, ', ' ORDER BY fault) FILTER (NOT struck) AS active
         FROM (SELECT d.copy, w.fault, w.struck FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch
               UNION SELECT d.copy, k.fault, true FROM duplicates d JOIN judge.struck k USING (output, topic, "partition", "offset"))
-        GROUP BY ALL)
-    SELECT d.*, a.fault, a.active, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
-           CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN r.copy IS NOT NULL THEN 'producer retry'
-                WHEN d.apart OR d.unplaced THEN 'batch replay'
-                WHEN t.sent_once THEN 'producer retry' WHEN t.copy IS NOT NULL THEN 'input'
-                WHEN a.fault IS NULL THEN 'unknown'
-                WHEN d.planned_by = d.committed_by AND (d.at_ms BETWEEN d.planned_ms AND d.committed_ms
-                     OR (d.pos, d.lane) = (d.first_pos, d.first_lane)) THEN 'task retry'
-                ELSE 'fault' END AS source
-    FROM duplicates d
-    LEFT JOIN zombies z USING (copy) LEFT JOIN resent r USING (copy) LEFT JOIN twice t USING (copy) LEFT JOIN active a USING (copy)"""
+        GROUP BY ALL),
+    known AS (
+        SELECT d.*, a.fault, a.active, t.sent_once, t.twin, t.written, z.after.later AS later, z.after.start AS later_by,
+               r.copy IS NOT NULL AS same_time, same_time AND {named} AS resent,
+               CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN resent THEN 'producer retry' END AS of_itself,
+               of_itself IS NULL AND NOT together AND row_number() OVER (
+                   PARTITION BY d.output, d.id, d.content, of_itself IS NULL AND NOT together ORDER BY d.pos, d.lane, d.copy
+               ) <= d.allowed * (d.attempts - 1) * (1 + coalesce(t.equal, 0)) AS of_replay
+        FROM duplicates d
+        LEFT JOIN zombies z USING (copy) LEFT JOIN resent r USING (copy) LEFT JOIN twice t USING (copy) LEFT JOIN active a USING (copy)),
+    ranked AS (
+        SELECT *, of_itself IS NULL AND NOT of_replay AND row_number() OVER (
+                   PARTITION BY output, id, content, of_itself IS NULL AND NOT of_replay ORDER BY pos, lane, copy
+               ) <= allowed * written AS of_twin
+        FROM known)
+    SELECT *, CASE WHEN of_itself IS NOT NULL THEN of_itself
+                   WHEN of_replay THEN 'batch replay'
+                   WHEN of_twin AND sent_once THEN 'producer retry' WHEN of_twin THEN 'input'
+                   WHEN fault IS NULL THEN 'unknown'
+                   WHEN planned_by = committed_by AND (at_ms BETWEEN planned_ms AND committed_ms
+                        OR (pos, lane) = (first_pos, first_lane)) THEN 'task retry'
+                   ELSE 'fault' END AS source
+    FROM ranked"""
 
 _TOTALS = """
     WITH named AS (SELECT *, 'batch ' || batch || ' (query ' || query || ')' AS in_batch FROM attributed)
     SELECT output, source, count(*) AS total, query || '/' || batch AS of_batch,
            count(*) FILTER ("offset" IS NULL AND batch IS NULL) AS nowhere, count(active) AS active,
+           count(*) FILTER (batch IS NOT NULL AND committed_by IS NULL) AS uncommitted,
+           count(*) FILTER (same_time) AS same_time,
            CASE source WHEN 'producer retry' THEN 'sent twice by the ' || CASE WHEN resent THEN 'job''s producer' ELSE 'producer of the input' END
                        WHEN 'batch replay' THEN 'from the replay of ' || in_batch
                        WHEN 'zombie' THEN 'from an older driver''s late write of ' || in_batch
@@ -210,12 +236,14 @@ class Duplicate(Checker):
       the oracle names no cause: the first effect was written during a replayed batch, and the copy after a later start had
       committed a later batch, while no batch was open (a job is taken to write in its batches only);
     - ``producer retry``: a producer without idempotence sent the record again. The job's producer: the copy has the key, value,
-      creation time and partition of the first effect. The producer of the input: the input holds the record twice with one
-      creation time, and the producer's ledger lists one of them;
-    - ``batch replay``: a batch with its input was planned by one start of the driver and committed by a later one, and
-      the copies are in different commits (Postgres) or at different offsets (Kafka), or their positions are unknown. Where the
-      oracle names no cause: both were written between ``offsets/N`` and ``commits/N`` of exactly one such batch;
-    - ``input``: the committed input holds the same record more than once, and the oracle expects one effect for all of them;
+      creation time and partition of the first effect, and the brokers' logs, which name idempotent producers, were read. The
+      producer of the input: the input holds the record twice with one creation time, and the producer's ledger lists one of them;
+    - ``batch replay``: a batch with its input was planned by one start of the driver and committed by a later one, or never
+      although there was a later one, and the copies are not in one commit (Postgres) or transaction (Kafka), or their positions are
+      unknown. Each start but the first explains one copy. Where the oracle names no cause: both were written between
+      ``offsets/N`` and ``commits/N`` of exactly one such batch;
+    - ``input``: the committed input holds the same record more than once, and the oracle expects one effect for all of them. Each
+      further record explains one copy;
     - ``task retry``: a fault struck its batch, one start planned and committed the batch, and the copy was written meanwhile
       or in the commit of the first effect;
     - ``fault``: none of the above, but a fault struck its batch, or a consumer that held its message;
@@ -237,8 +265,8 @@ class Duplicate(Checker):
         ),
         decided="More rows of one identity and content can be read than the oracle expects. Each copy is attributed: it "
         "landed after a batch of a later start of the driver (zombie); the log shows one record sent twice (producer "
-        "retry); one start planned its batch and another committed it (batch replay); the input itself holds "
-        "the record twice (input); a fault struck its batch, and it was written in the batch's only execution (task retry); "
+        "retry); one start planned its batch and another committed it (batch replay, one copy for each further start); the input itself "
+        "holds the record twice (input, one copy for each further record); a fault struck its batch, and it was written in the batch's only execution (task retry); "
         "a fault struck its batch (fault). Any other cause is unknown, and at-least-once does not allow it. Where the history "
         "cannot show the cause (an unknown batch, an imported history), at-least-once is inconclusive.",
         stops=(
@@ -302,8 +330,10 @@ class Duplicate(Checker):
         if not case.differs or not case.number("SELECT count(*) FROM judge.remaining WHERE extra > 0"):
             return
         case.caused()
-        for table in (_COPIES, _SUSPECTS, _ZOMBIES, _RESENT, _TWINS, _ATTRIBUTED):
+        changes.create_transactions(case)
+        for table in (_COPIES, _SUSPECTS, _ZOMBIES, _RESENT, _TWINS):
             case.sql(table)
+        case.sql(_ATTRIBUTED.format(named=str(_names_producers(case)).lower()))
         for rows in by(case.rows(_TOTALS), "output", "source"):
             total = total_of(rows)
             extra = times(total, f"extra {noun(case, rows[0]['output'])}")
@@ -317,10 +347,21 @@ class Duplicate(Checker):
             yield finding(case, "duplicate", rows, summary, _WITNESSES, argument, placed=True, unsettled=unsettled)
 
 
+def _names_producers(case: Case) -> bool:
+    """Whether a record without a producer was written without idempotence: the brokers' logs were read, which name the others."""
+    named = """SELECT EXISTS (FROM history.input WHERE producer_id IS NOT NULL)
+                   OR EXISTS (FROM history.output WHERE producer_id IS NOT NULL)"""
+    return not case.run.imported and case.sql(named).fetchall() == [(True,)]
+
+
 def _unsettled(case: Case, rows: list[Row]) -> str | None:
     """Why the copies may have a cause that the history does not show."""
     if case.run.imported:
         return "the history was imported: it records neither batches nor faults"
+    if any(row["same_time"] for row in rows):
+        return "the history names no producers, and one without idempotence may have sent the record twice"
+    if case.run.job is None and any(row["uncommitted"] for row in rows):
+        return "its batch was not committed, and the history does not record how often the job was started"
     if any(row["active"] for row in rows):
         return "the faults active at that time struck other batches, so none of them is known to be the cause"
     broken = """SELECT (SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL)
@@ -378,7 +419,10 @@ def _why(row: Row, unsettled: str | None) -> str:
         if row["batch"] is not None
         else f"A fault struck a consumer that held it: {row['fault']}",
         "unknown": (
-            "Nothing in the history explains the copy"
+            (
+                "Nothing in the history explains "
+                + ("so many copies" if row["attempts"] > 1 or row["twin"] else "the copy")
+            )
             if unsettled is None or row["batch"] is not None
             else f"Why it was written again is not known: {unsettled}"
         )

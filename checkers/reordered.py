@@ -89,7 +89,8 @@ _CAUSED_BY_LATE = """
     SEMI JOIN (SELECT topic, "partition", "offset" FROM late UNION SELECT topic, "partition", ahead FROM late)
         USING (topic, "partition", "offset") WHERE output = $output"""
 
-# Both members of a pair, found by their causes. If a cause has several effects, the first one is named.
+# Both members of a pair, each with its position: a record may be expected, and be there, more than once. If a cause has several
+# effects, the first one is named.
 _WITNESSES = """
     WITH chosen AS (SELECT * FROM late ORDER BY topic, "partition", "offset", pos LIMIT $limit)
     SELECT $output AS output, l.topic, l."partition", l."offset", l.ahead, l.query, l.batch, x.id, x."key",
@@ -98,7 +99,9 @@ _WITNESSES = """
     JOIN judge.expected x ON x.output = $output AND x.topic = l.topic AND x."partition" = l."partition" AND x."offset" = l."offset"
     JOIN judge.effects e ON e.output = $output AND e.id = x.id AND e.lane = l.lane AND e.pos = l.pos
     JOIN judge.expected y ON y.output = $output AND y.topic = l.topic AND y."partition" = l."partition" AND y."offset" = l.ahead
-    JOIN judge.effects f ON f.output = $output AND f.id = y.id AND f.lane = l.lane AND f.pos < l.pos
+    JOIN judge.caused a ON a.output = $output AND a.topic = l.topic AND a."partition" = l."partition" AND a."offset" = l.ahead
+         AND a.nth = 1 AND a.lane = l.lane AND a.pos < l.pos
+    JOIN judge.effects f ON f.output = $output AND f.id = y.id AND f.lane = a.lane AND f.pos = a.pos
     GROUP BY ALL ORDER BY ALL LIMIT $limit"""
 
 

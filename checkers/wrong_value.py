@@ -33,12 +33,15 @@ _WRONG = """
     QUALIFY row_number() OVER (PARTITION BY t.output, t.id
         ORDER BY e.content IS DISTINCT FROM s.wanted, e."offset", e.topic, e."partition", b.batch) = 1"""
 
-# The upsert held the right state before it was overwritten.
+# The upsert held the right state before it was overwritten: the wrong one came later under the same key, in the same partition.
 _STALE = """
     UPDATE wrong_values w SET stale = true, overwritten_at = s.place FROM (
         SELECT c.output, c.id, max_by(c.place, (c.pos, c.lane)) AS place
         FROM judge.changes c JOIN wrong_values v ON v.output = c.output AND v.id = c.id AND v.wanted = c.content
-        WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update') GROUP BY ALL) s
+        WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update')
+          AND EXISTS (FROM judge.effects e WHERE e.output = c.output AND e.id = c.id AND e.content = v.found AND e.lane = c.lane
+                      AND e."key" IS NOT DISTINCT FROM c."key" AND coalesce(e.pos >= c.pos, true))
+        GROUP BY ALL) s
     WHERE w.output = s.output AND w.id = s.id"""
 
 # A state that later input may still change: the run did not drain, and no recorded progress covers the last cause of the right state.
@@ -74,7 +77,7 @@ class WrongValue(Checker):
     Effects that uncommitted input explains (``aborted-read``, ``precommitted-read``) and a second state of a key in
     another partition (``misplaced``) do not count. Each effect is attributed by how it is wrong:
 
-    - ``stale``: an upsert held the expected state, and another state was written over it;
+    - ``stale``: an upsert held the expected state, and another state was written over it, under the same key;
     - ``inflated``, ``deflated``: all columns that differ are numbers, and all are above, or all below, the expected ones;
     - ``different``: anything else.
     """

@@ -271,6 +271,20 @@ def test_change_events_in_and_out_leave_the_last_state_of_each_row(stored_run: A
     assert judge(decoded(run, tmp_path)).anomalies() == {"unexplained": 1}
 
 
+def test_a_deletion_without_a_record_key_is_not_judged(stored_run: Any, tmp_path: Path) -> None:
+    run = stored_run
+    for key, value in changes(run):
+        run.send(key, value)
+        put(run, value)
+    run.scenario["outputs"] = {"out": {"topic": "out", "kind": "upsert", "identity": ["id"], "decode": "debezium"}}
+    query = """SELECT 'a' AS id, 2 AS n FROM "in" WHERE op = 'u' UNION ALL SELECT 'c', 4 FROM "in" WHERE op = 'r' """
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    run.progress({0: 6})
+    verdict = judge(decoded(run, tmp_path))
+    assert verdict.outcome == "inconclusive"
+    assert "2 deletions have no record key that says which row is deleted, the first at out/0@3" in verdict.reasons[0]
+
+
 def test_change_events_as_a_changelog(stored_run: Any, tmp_path: Path) -> None:
     run = stored_run
     sent = [(key, value) for key, value in changes(run) if value is not None]

@@ -60,6 +60,48 @@ def test_upsert_without_keys_goes_by_identity(stored_run: Any) -> None:
     assert anomalies(run) == {}
 
 
+@pytest.mark.parametrize(
+    ("query", "first", "again"),
+    [
+        ('SELECT k, max_by(n, _offset) AS n FROM "in" GROUP BY k', "1", "1.0"),
+        ('SELECT k, max_by(n, _offset) AS n FROM "in" GROUP BY k', "1", "10e-1"),
+        (
+            'SELECT k::TIMESTAMPTZ AS k, max_by(n, _offset) AS n FROM "in" GROUP BY ALL',
+            '"2026-01-01T00:00:00Z"',
+            '"2026-01-01T01:00:00.000+01:00"',
+        ),
+    ],
+)
+def test_upsert_without_keys_knows_an_identity_that_is_written_in_another_way(
+    stored_run: Any, query: str, first: str, again: str
+) -> None:
+    run = scenario(stored_run, query, topic="out", kind="upsert")
+    for n, written in enumerate((first, again)):
+        run.send("a", {"k": json.loads(first), "n": n})
+        put(run, None, f'{{"k": {written}, "n": {n}}}')
+    assert anomalies(run) == {}
+    put(run, None, f'{{"k": {first}, "n": 0}}')
+    assert anomalies(run) == {"wrong-value": 1}
+
+
+def test_upsert_without_keys_tells_apart_numbers_that_are_the_same_double(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT k::DECIMAL(38, 3) AS k, n FROM "in"', topic="out", kind="upsert")
+    for n, k in enumerate(("12345678901234567.125", "12345678901234567.25")):
+        run.send("a", json.dumps({"k": k, "n": n}).encode())
+        put(run, None, f'{{"k": {k}, "n": {n}}}')
+    assert anomalies(run) == {}
+
+
+def test_upsert_with_and_without_keys(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST, topic="out", kind="upsert")
+    for key, k, n in (("a", "a", 1), (None, "b", 1), ("a", "a", 2), (None, "b", 2)):
+        run.send("x", {"k": k, "n": n})
+        put(run, key, {"k": k, "n": n})
+    assert anomalies(run) == {}
+    put(run, None, {"k": "a", "n": 2})  # under no key, so it replaces nothing
+    assert anomalies(run) == {"duplicate": 1}
+
+
 def test_identities_with_nulls_in_different_places_are_different(stored_run: Any) -> None:
     run = scenario(stored_run, 'SELECT k, l FROM "in"', topic="out", kind="upsert", identity=["k", "l"])
     for row in ({"k": None, "l": "x"}, {"k": "x", "l": None}):

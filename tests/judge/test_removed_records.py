@@ -1,4 +1,4 @@
-"""A topic whose first records were removed by retention: the history does not show all records, so no claim is decided by them."""
+"""Topics whose records were removed by retention or compaction: the history does not show all, so no claim is decided by them."""
 
 from __future__ import annotations
 
@@ -61,3 +61,29 @@ def test_what_removed_records_do_not_explain_is_a_violation(stored_run: Any) -> 
     stored_run.tables["output"] = [row for row in stored_run.tables["output"] if row["offset"] >= 5]
     stored_run.tables["partitions"][1]["start_offset"] = 5
     assert judge(stored_run.save()).outcome == "violated"
+
+
+def compacted(run: Any, *holes: int) -> Any:
+    """Make a correct run whose compacted input, which another producer sent, holds no record at these offsets."""
+    verdict = logs(run)
+    assert verdict.outcome == "held", verdict.reasons
+    run.scenario["input"][0]["config"] = {"cleanup.policy": "compact"}
+    assert judge(run.save()).outcome == "held"
+    run.tables["input"] = [row for row in run.tables["input"] if row["offset"] not in holes]
+    run.tables["sent"].clear()
+    return run
+
+
+def test_records_that_compaction_removed_are_no_violation(stored_run: Any) -> None:
+    """The job had read the records before: its rows are unexplained."""
+    verdict = judge(compacted(stored_run, 3, 4).save())
+    assert verdict.outcome == "inconclusive"
+    assert verdict.reasons[0].startswith("the log of in/0 has 2 offsets without a record: compaction")
+    assert any("Records that compaction removed may explain it" in reason for reason in verdict.reasons)
+
+
+def test_markers_in_a_compacted_log_are_no_removed_records(stored_run: Any) -> None:
+    run = compacted(stored_run, 3, 9)
+    for row in run.tables["input"]:
+        row.update(producer_id=1, producer_epoch=0, txn_end_offset=3 if row["offset"] < 3 else 9, txn_end_ms=1_100)
+    assert not any("compaction" in reason for reason in judge(run.save()).reasons)

@@ -16,10 +16,10 @@ def found(verdict: Verdict) -> list[Finding]:
     return [finding for finding in verdict.findings if finding.anomaly != "sink-disagreement"]
 
 
-def replay(run: Any) -> None:
+def replay(run: Any, committed_by: int | None = 1) -> None:
     for row in run.tables["batches"]:
         if row["batch"] == 1:
-            row["committed_by"] = 1
+            row["committed_by"] = committed_by
 
 
 def test_a_replayed_batch_in_a_table_is_found(clean_run: Any) -> None:
@@ -55,6 +55,73 @@ def test_two_rows_of_one_transaction_are_not_a_replay(clean_run: Any) -> None:
     assert (finding.total, finding.source) == (1, "unknown")
 
 
+def test_two_records_of_one_transaction_are_not_a_replay(clean_run: Any) -> None:
+    """The first attempt was aborted, and the second wrote the record twice."""
+    replay(clean_run)
+    first = next(r for r in clean_run.tables["output"] if (r["output"], r["offset"]) == ("events", 3))
+    clean_run.record("events", COPY)
+    second = clean_run.tables["output"][-1]
+    transaction = {"producer_id": 3, "producer_epoch": 1, "txn_end_offset": 9, "txn_end_ms": 9_000}
+    first.update(transaction)
+    second.update(transaction)
+    (finding,) = found(judge(clean_run.save()))
+    assert (finding.total, finding.source) == (1, "unknown")
+    first.update(producer_epoch=0, txn_end_offset=6)
+    second["offset"] = 8
+    (finding,) = found(judge(clean_run.save()))
+    assert (finding.total, finding.source) == (1, "batch replay")
+
+
+def test_two_records_of_one_transaction_in_two_partitions_are_not_a_replay(clean_run: Any) -> None:
+    replay(clean_run)
+    first = next(r for r in clean_run.tables["output"] if (r["output"], r["offset"]) == ("events", 3))
+    clean_run.record("events", COPY, partition=1)
+    second = clean_run.tables["output"][-1]
+    for record in (first, second):
+        record.update(producer_id=3, producer_epoch=1, txn_end_offset=9, txn_end_ms=9_000)
+    (finding,) = found(judge(clean_run.save()))
+    assert (finding.total, finding.source) == (1, "unknown")
+    second["producer_epoch"] = 2
+    (finding,) = found(judge(clean_run.save()))
+    assert (finding.total, finding.source) == (1, "batch replay")
+
+
+@pytest.mark.parametrize(("committed_by", "replays"), [(1, 1), (2, 2), (4, 3)])
+def test_each_further_start_explains_one_copy(clean_run: Any, committed_by: int, replays: int) -> None:
+    clean_run.scenario["claim"] = {"delivery": "at-least-once"}
+    replay(clean_run, committed_by)
+    for _ in range(3):
+        clean_run.record("events", COPY)
+    verdict = judge(clean_run.save())
+    sources = {f.source: f.total for f in found(verdict)}
+    assert sources == {"batch replay": replays} | ({"unknown": 3 - replays} if replays < 3 else {})
+    assert verdict.outcome is (Outcome.HELD if replays == 3 else Outcome.VIOLATED)
+    if replays < 3:
+        assert "\nNothing in the history explains so many copies.\n" in found(verdict)[0].witnesses[0].argument
+
+
+@pytest.mark.parametrize(("starts", "source"), [(1, "unknown"), (2, "batch replay")])
+def test_a_batch_without_a_commit_was_replayed_if_another_start_followed(
+    clean_run: Any, starts: int, source: str
+) -> None:
+    replay(clean_run, None)
+    clean_run.document["job"]["starts"] = starts
+    clean_run.record("events", COPY)
+    (finding,) = [f for f in judge(clean_run.save()).findings if f.anomaly == "duplicate"]
+    assert (finding.total, finding.source) == (1, source)
+
+
+def test_a_batch_without_a_commit_of_an_unknown_number_of_starts_is_undecided(clean_run: Any) -> None:
+    replay(clean_run, None)
+    clean_run.scenario["claim"] = {"delivery": "at-least-once", "liveness": "none"}
+    del clean_run.document["job"]
+    clean_run.record("events", COPY)
+    verdict = judge(clean_run.save())
+    (finding,) = [f for f in verdict.findings if f.anomaly == "duplicate"]
+    assert (finding.source, verdict.outcome) == ("unknown", Outcome.INCONCLUSIVE)
+    assert finding.undecided is not None and "how often the job was started" in finding.undecided
+
+
 def test_a_batch_that_was_not_replayed_explains_no_copy(clean_run: Any) -> None:
     clean_run.record("events", COPY)
     (finding,) = found(judge(clean_run.save()))
@@ -86,6 +153,30 @@ def test_copies_of_equal_input_records_come_from_the_input(clean_run: Any) -> No
     (finding,) = found(judge(run.save()))
     assert (finding.total, finding.source) == (6, "input")
     assert finding.summary.endswith("more than once; 12 input records equal another in key and value")
+    for effect in list(run.tables["output"]):  # two more of each: the two equal records explain one copy
+        if effect["output"] == "events":
+            run.record("events", json.loads(effect["content"]), partition=effect["partition"])
+    assert {f.source: f.total for f in found(judge(run.save()))} == {"input": 6, "unknown": 12}
+
+
+def test_copies_of_equal_input_records_in_a_replayed_batch(stored_run: Any) -> None:
+    """The job writes one effect for each of two equal records, and its batch ran twice: three copies."""
+    run = stored_run
+    query = 'SELECT k, min(_partition) AS _partition, min(_offset) AS _offset FROM "in" GROUP BY k'
+    run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"events": query}}
+    for _ in range(2):
+        run.send("k", {"k": "k"})
+    for _ in range(4):
+        run.record("events", {"k": "k"})
+    run.batch(0, {0: (0, 1)}, by=(0, 1))
+    run.batch(1, {0: (1, 2)}, by=(1, 2))
+    run.progress({0: 2})
+    assert {f.source: f.total for f in found(judge(run.save()))} == {"batch replay": 2, "input": 1}
+    run.tables["batches"][0]["committed_by"] = 0  # only the twin's batch was replayed
+    run.tables["batches"][1]["planned_by"] = 0
+    run.tables["batches"][1]["committed_by"] = 1
+    assert {f.source: f.total for f in found(judge(run.save()))} == {"input": 2, "unknown": 1}
 
 
 def test_copies_of_an_input_record_that_its_producer_sent_again(stored_run: Any) -> None:
@@ -109,12 +200,19 @@ def test_copies_of_an_input_record_that_its_producer_sent_again(stored_run: Any)
     assert "holds it again, at in/0@1, with the same creation time" in findings[1].witnesses[0].argument
 
 
-def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
-    for record in clean_run.tables["output"]:
+def with_equal_times(run: Any) -> None:
+    """A copy has the creation time of the first record."""
+    for record in run.tables["output"]:
         record["timestamp_ms"] = 5_000 + record["offset"]
-    clean_run.record("events", COPY)
-    first = next(r for r in clean_run.tables["output"] if (r["output"], r["offset"]) == ("events", 3))
-    clean_run.tables["output"][-1]["timestamp_ms"] = first["timestamp_ms"]
+    run.record("events", COPY)
+    first = next(r for r in run.tables["output"] if (r["output"], r["offset"]) == ("events", 3))
+    run.tables["output"][-1]["timestamp_ms"] = first["timestamp_ms"]
+
+
+def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
+    with_equal_times(clean_run)
+    for record in clean_run.tables["input"]:  # the brokers' logs were read, and name idempotent producers
+        record.update(producer_id=3, producer_epoch=0)
     (finding,) = found(judge(clean_run.save()))
     assert (finding.total, finding.source) == (1, "producer retry")
     assert finding.attribution == {"sent twice by the job's producer": 1}
@@ -123,6 +221,19 @@ def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
         record["producer_id"] = 4
     (finding,) = found(judge(clean_run.save()))
     assert finding.source == "unknown"
+
+
+def test_producers_that_the_history_does_not_know_may_have_sent_a_record_again(clean_run: Any) -> None:
+    """Without the brokers' logs no record has a producer, be it idempotent or not."""
+    with_equal_times(clean_run)
+    clean_run.scenario["claim"] = {"delivery": "at-least-once"}
+    verdict = judge(clean_run.save())
+    (finding,) = found(verdict)
+    assert (finding.total, finding.source, verdict.outcome) == (1, "unknown", Outcome.INCONCLUSIVE)
+    assert finding.undecided is not None and "the history names no producers" in finding.undecided
+    clean_run.document["imported"] = True
+    (finding,) = found(judge(clean_run.save()))
+    assert finding.undecided is not None and "the history was imported" in finding.undecided
 
 
 def with_a_third_batch(run: Any) -> None:

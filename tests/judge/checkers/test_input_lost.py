@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge
 
@@ -76,3 +78,24 @@ def test_two_acknowledgements_of_one_offset_are_a_loss(clean_run: Any) -> None:
     assert finding.witnesses[0].argument == (
         "Record number 99 was acknowledged as in/1@5.\nBut another record was acknowledged there too, and the log of in/1 holds one record there."
     )
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete, compact"])
+def test_holes_in_a_compacted_topic_are_not_evaluated(clean_run: Any, policy: str) -> None:
+    """Compaction keeps only the last record of a key; which keys the missing records had is not known."""
+    lose(clean_run, {1, 2})
+    log(clean_run, 0, 8)
+    clean_run.scenario["input"][0]["config"] = {"cleanup.policy": policy}
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE and verdict.findings == ()
+    assert " without a record: compaction (cleanup.policy) may have removed records" in verdict.reasons[0]
+    assert verdict.not_evaluated["input-lost"].startswith("2 acknowledged records are missing in the log of in")
+
+
+def test_compaction_explains_only_holes(clean_run: Any) -> None:
+    lose(clean_run, {1, 6})
+    log(clean_run, 0, 6)
+    clean_run.scenario["input"][0]["config"] = {"cleanup.policy": "compact"}
+    verdict = judge(clean_run.save())
+    (finding,) = verdict.findings
+    assert (verdict.outcome, finding.attribution) == (Outcome.VIOLATED, {"beyond the end of the log (in/1)": 1})

@@ -192,6 +192,20 @@ def test_a_row_that_was_written_again_is_not_late(clean_run: Any) -> None:
     assert "written again" in verdict.not_evaluated["reordered@rows"]
 
 
+def test_a_record_that_is_expected_twice_is_named_by_its_own_position(stored_run: Any) -> None:
+    """The second of two equal records comes too early: the witness names it, and not the first."""
+    run = stored_run
+    run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["n"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"events": 'SELECT n, _partition, _offset, _key FROM "in"'}}
+    for n in (1, 2, 1):
+        run.send("k", {"n": n})
+    for n in (1, 1, 2):
+        run.record("events", {"n": n})
+    (finding,) = judge(run.save()).findings
+    assert (finding.anomaly, finding.total) == ("reordered", 1)
+    assert finding.witnesses[0].positions == ("events/0@1", "events/0@2")
+
+
 def test_the_number_of_witnesses_is_limited(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["o", "i"]}}

@@ -107,6 +107,31 @@ def test_a_correct_state_that_was_overwritten_is_stale(stored_run: Any, where: s
     assert finding.attribution == {"deflated": 1}
 
 
+@pytest.mark.parametrize(
+    ("other", "totals", "how"),
+    [
+        ({"key": "x", "partition": 1}, (1, 3), "deflated"),
+        ({"key": "y"}, (1, 3), "deflated"),
+        ({"key": "x"}, (3, 1), "stale"),
+    ],
+)
+def test_only_a_later_state_under_the_same_key_in_the_same_partition_overwrites(
+    stored_run: Any, other: dict[str, Any], totals: tuple[int, int], how: str
+) -> None:
+    """Otherwise the wrong state is older than the right one, and both can be read."""
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["k"], "kind": "upsert", "compare_key": False}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT k, sum(n) AS total FROM "in" GROUP BY k'}}
+    for n in (1, 2):
+        run.send("a", {"k": "a", "n": n})
+    run.progress({0: 2})
+    run.record("out", {"k": "a", "total": totals[0]}, key="x")
+    run.record("out", {"k": "a", "total": totals[1]}, **other)
+    (finding,) = [f for f in judge(run.save()).findings if f.anomaly == "wrong-value"]
+    assert finding.attribution == {how: 1}
+    assert ("overwritten" in finding.witnesses[0].argument) == (how == "stale")
+
+
 def write(run: Any, where: str, totals: list[int]) -> None:
     """Write the output's complete log: these states of key ``a``, one after the other."""
     for table in ("output", "commits"):

@@ -21,8 +21,8 @@ outputs (`onceproof.oracle.contract.inputs`), and passes its results to this one
         The same rows as digests, with their causes and positions (`onceproof.judge.relations.digests`). They are always complete.
         Of a large history, ``expected`` and ``effects`` hold only the rows that were asked for (`onceproof.judge.relations.on_demand`).
     ``batches``, ``output_batches``
-        One row per batch and source partition, with ``planned_ms`` and ``committed_ms`` (wall clock) and ``replayed``: planned
-        by one driver start and committed by another, or never committed. ``output_batches``: the non-empty batches of the query
+        One row per batch and source partition, with ``planned_ms`` and ``committed_ms`` (wall clock), ``attempts``: how
+        many driver starts may have executed it, and ``replayed``: more than one. ``output_batches``: the non-empty batches of the query
         that writes an output.
     ``progress``
         ``output``, ``topic``, ``partition``, ``end_offset``: the query that the output names, or else every query, has recorded

@@ -33,11 +33,15 @@ def _batches(case: Case) -> None:
     began = case.run.wall_start
     # Epochs of continuous processing are not batches: their ranges are not what was read, and repeating one does not replay it.
     none = ", ".join(["NULL", *map(literal, without_batches(case.run.modes))])
+    # Each start attempts a batch once, from the start that planned it to the one that committed it, or else to the last one.
+    starts = "NULL" if case.run.job is None else case.run.job.starts
     case.sql(f"""CREATE TABLE judge.batches AS
-        SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
+        SELECT * EXCLUDE (began, last), abs(coalesce(committed_by, last) - planned_by) + 1 AS attempts,
+               coalesce(attempts > 1, false) AS replayed,
                (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
-        FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches
-              WHERE (query IN ({none})) IS NOT TRUE)""")  # noqa: S608
+        FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began,
+                     greatest(max(greatest(planned_by, committed_by)) OVER (), {starts}::INTEGER - 1) AS last
+              FROM history.batches WHERE (query IN ({none})) IS NOT TRUE)""")  # noqa: S608
     # A fault strikes the batch that it was placed in. It is active in other batches that ran between its firing and its
     # healing.
     one_query = str(len(case.queries) == 1).lower()
