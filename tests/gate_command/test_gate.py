@@ -20,6 +20,7 @@ from onceproof.gate.baseline import Baseline, Coverage
 from onceproof.gate.session import Status
 from onceproof.gate.settings import GateScenario
 from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.load import LoadedScenario, load
 from onceproof.scenario_files.shipped import find
 
@@ -181,6 +182,25 @@ def test_a_side_output_that_is_no_longer_there_is_less_coverage() -> None:
     after = Coverage.of(verdict("one"), scenario)
     assert list(after.losses(before)) == ["no longer judged: output never"]
     assert list(before.losses(after)) == []
+
+
+def test_how_much_a_job_merges_or_rejects_is_not_coverage() -> None:
+    """A correct job merges other states of a changelog, or rejects other rows, on each run."""
+    scenario = load(find("naive-append"))
+    (name,) = scenario.outputs
+    errors = OutputSpec.model_validate({"table": "errors", "dead_letter_of": name, "identity": ["id"]})
+    scenario = scenario.model_copy(update={"outputs": {**scenario.outputs, "errors": errors}})
+
+    def coverage(rejected: int, of: int = 10) -> Coverage:
+        counts = {f"expected.{name}": of - rejected, "expected.errors": rejected}
+        counts |= {f"oracle.{name}": of} if rejected else {}
+        return Coverage.of(verdict("one", counts={"input": 10, **counts}), scenario)
+
+    runs = [coverage(rejected) for rejected in (0, 1, 4)]
+    assert [list(now.losses(before)) for now in runs for before in runs] == [[]] * 9
+    assert list(coverage(4, of=9).losses(runs[0])) == [f"9 rows expected in {name} instead of 10"]
+    earlier = runs[2].model_copy(update={"outputs": {name: 6, "errors": 4}})  # as onceproof wrote it before
+    assert list(runs[1].losses(earlier)) == []
 
 
 def test_a_known_bad_scenario_must_show_the_anomalies_that_it_expects_itself(project: Runs) -> None:

@@ -111,6 +111,20 @@ def test_a_changelog_may_leave_out_states_except_the_last(stored_run: Any, where
     assert anomalies(run) == {"duplicate": 1, "wrong-value": 1}
 
 
+@pytest.mark.parametrize(("found", "left_out"), [("1366", 1), ("36", 2), ("16", 1), ("1363", 0)])
+def test_how_many_states_the_oracle_gives_does_not_depend_on_what_a_changelog_leaves_out(
+    stored_run: Any, found: str, left_out: int
+) -> None:
+    """The gate compares this number: how many states a batch merges must not look like less coverage."""
+    run = scenario(stored_run, STATES, kind="changelog", topic="out")
+    for n in (1, 2, 3, -3):  # states 1, 3, 6, 3
+        run.send("a", {"k": "a", "n": n})
+    for total in found:
+        put(run, "a", {"k": "a", "total": int(total)})
+    counts = judge(run.save()).counts
+    assert (counts["expected.out"], counts.get("oracle.out", counts["expected.out"])) == (4 - left_out, 4)
+
+
 def test_a_changelog_that_goes_back_is_reordered(stored_run: Any) -> None:
     run = scenario(stored_run, STATES, kind="changelog", topic="out")
     run.scenario["claim"] = {"order": "per-key"}

@@ -291,3 +291,12 @@ def test_settings_to_compare_dead_letters_are_refused(tmp_path: Path, more: dict
     path.write_text(SCENARIO.format(errors=errors, kind="", queries=""))
     with pytest.raises(ScenarioError, match="only the identity of a dead letter is compared"):
         load(path)
+
+
+def test_dead_letters_do_not_change_how_many_rows_the_oracle_expects(stored_run: Any) -> None:
+    """The gate compares this number: how many rows a job rejects must not look like less coverage."""
+    run = orders(stored_run, written=[0, 3, 4], errors=BY_SOURCE)
+    write_dead_letters(run, [1, 2])
+    counts = judged(run).counts
+    assert (counts["expected.orders"], counts["oracle.orders"]) == (3, 5)
+    assert "oracle.errors" not in counts

@@ -51,8 +51,9 @@ class Coverage(BaseModel):
     """The checkers that could not be evaluated."""
     ignored: dict[str, list[str]]
     """Output -> columns that were not compared."""
-    outputs: dict[str, int] | None = None
-    """Output -> number of rows that the oracle expected in it. None: of version 1, which did not store them."""
+    outputs: dict[str, int | None] | None = None
+    """Output -> number of rows that the oracle expected in it, whatever the job wrote. None of an output that the oracle does not
+    describe. None in place of all: of version 1, which did not store them."""
     oracle: str | None = None
     """The kind of the oracle and a digest of its settings. None: of version 1."""
     compared: dict[str, str] | None = None
@@ -72,11 +73,7 @@ class Coverage(BaseModel):
             claim=verdict.claim.to_json(),
             not_evaluated=sorted(verdict.not_evaluated),
             ignored={output: sorted(columns) for output, columns in sorted(verdict.ignored.items())},
-            outputs={
-                name.removeprefix(_EXPECTED): rows
-                for name, rows in sorted(verdict.counts.items())
-                if name.startswith(_EXPECTED)
-            },
+            outputs=_rows_of_the_oracle(verdict, scenario),
             oracle=_identity_of_oracle(scenario),
             compared={
                 name: _digest(spec.model_dump(mode="json", include=set(_COMPARED), exclude_defaults=True))
@@ -99,12 +96,13 @@ class Coverage(BaseModel):
         for output, columns in self.ignored.items():
             for column in sorted({*columns} - {*before.ignored.get(output, ())}):
                 yield f"no longer compared: {output}.{column}"
-        now = self.outputs or {}
+        outputs = self.outputs or {}
         for output, rows in (before.outputs or {}).items():
-            if output not in now:
+            now = outputs.get(output)
+            if output not in outputs:
                 yield f"no longer judged: output {output}"
-            elif now[output] < rows:
-                yield f"{now[output]:,} rows expected in {output} instead of {rows:,}"
+            elif rows is not None and now is not None and now < rows:
+                yield f"{now:,} rows expected in {output} instead of {rows:,}"
         how = self.compared or {}
         for output, digest in (before.compared or {}).items():
             # The oracle expects nothing of an output that must stay empty, or that holds dead letters.
@@ -137,6 +135,18 @@ class HeldCells(BaseModel):
         held = sorted(cell.name for cell in result.cells if cell.exercised and cell.verdict is Outcome.HELD)
         first = Coverage.of(result.first, result.scenario)
         return cls(cells=held, first=first, seconds=round(result.progress.spent_s, 1))
+
+
+def _rows_of_the_oracle(verdict: Verdict, scenario: Scenario) -> dict[str, int | None]:
+    """How many states a changelog leaves out and how many rows are dead letters is for the job to decide: they are no coverage."""
+    found: dict[str, int | None] = {}
+    for name, rows in sorted(verdict.counts.items()):
+        if name.startswith(_EXPECTED):
+            output = name.removeprefix(_EXPECTED)
+            spec = scenario.outputs.get(output)
+            described = spec is None or not spec.is_side_output
+            found[output] = verdict.counts.get(f"oracle.{output}", rows) if described else None
+    return found
 
 
 def _identity_of_oracle(scenario: Scenario) -> str:
