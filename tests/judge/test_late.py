@@ -159,7 +159,26 @@ def test_windows_that_are_still_open_are_not_judged(append: Windowed) -> None:
     append.wrote(w10=2)
     verdict = append.verdict()
     assert (verdict.outcome, verdict.counts["open.out"]) == ("held", 2)
-    append.wrote(w20=7)
+
+
+def test_a_row_of_a_window_that_no_batch_has_closed_makes_the_run_inconclusive(append: Windowed) -> None:
+    append.batch(0, 11, 12, 25)
+    append.batch(20, 31)
+    append.wrote(w10=2, w20=1, w30=7)
+    verdict = append.verdict()
+    assert (verdict.outcome, verdict.anomalies(), verdict.counts["open.out"]) == ("inconclusive", {}, 2)
+    assert (
+        "output out holds 2 rows of windows that no batch has closed, so they were not judged; the first is"
+        in (verdict.reasons[0])
+    )
+    assert '"20"' in verdict.reasons[0]
+
+
+def test_a_batch_that_is_not_committed_may_have_written_the_windows_that_it_closes(append: Windowed) -> None:
+    append.batch(0, 11, 25)
+    append.batch(20)
+    append.batch(30, committed=False)
+    append.wrote(w10=1, w20=1)
     assert append.verdict().outcome == "held"
 
 

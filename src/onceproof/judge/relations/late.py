@@ -5,7 +5,8 @@ without them, or the rows expected with them. If such records are in several bat
 rows then make the run inconclusive.
 
 The oracle's column ``_closes`` says when a row's window closes, for outputs that get the row only then. A window that closes
-above the last committed watermark is *open*, and effects of its identity are not judged.
+above the last committed watermark is *open*, and effects of its identity are not judged. Only a planned batch whose watermark closes
+the window may have written them: any others make the run inconclusive.
 """
 
 from __future__ import annotations
@@ -51,12 +52,27 @@ def settle(case: Case) -> None:
         _choose(case)
 
 
+# Effects of open windows that no planned batch closes.
+_EARLY = """
+    SELECT count(*) AS n, min(e.id) AS first FROM judge.effect_rows e
+    JOIN (SELECT output, id, min(closes_us) AS closes_us FROM judge.open_windows GROUP BY ALL) o USING (output, id)
+    WHERE e.output = $output AND o.closes_us > 1000::BIGINT * $planned
+      AND NOT EXISTS (FROM judge.expected x WHERE x.output = e.output AND x.id = e.id)"""
+
+
 def _leave_open(case: Case) -> None:
     expected.again(case, "judge.open_windows", still_open=True)
     for output in sorted(case.closing & case.expectations.keys()):
         case.notes[f"open.{output}"] = case.number(
             "SELECT count(*) FROM judge.open_windows WHERE output = $output", {"output": output}
         )
+        planned = expected.last_watermark(case, output, committed=False)
+        early = case.rows(_EARLY, {"output": output, "planned": planned})[0]
+        if early["n"]:
+            case.doubts.append(
+                f"output {output} holds {times(early['n'], 'row')} of windows that no batch has closed, so they were not judged; the "
+                f"first is {early['first']}: where rows are written before their window closes, leave out _closes"
+            )
     case.sql("""DELETE FROM judge.effect_rows e
         WHERE EXISTS (FROM judge.open_windows o WHERE o.output = e.output AND o.id = e.id)
           AND NOT EXISTS (FROM judge.expected x WHERE x.output = e.output AND x.id = e.id)""")
