@@ -104,5 +104,9 @@ def _premise(case: Case, output: str) -> str:
     if spec.dead_letter_of is not None:
         of = "identity" if spec.source is None else "input record"
         main = spec.dead_letter_of
-        return f"A row of {output!r} replaces one that {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
+        others = [
+            f"{name!r}" for name, other in case.outputs.items() if other.dead_letter_of == main and name != output
+        ]
+        holds = " or ".join([f"{main!r}", *others])
+        return f"A row of {output!r} replaces one that {main!r} lacks; {holds} holds a row of this {of}, or {main!r} must hold none."
     return f"No committed input explains a {noun(case, output)} with this identity in {output!r}."

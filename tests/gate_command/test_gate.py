@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from onceproof.gate.baseline import Baseline, Coverage
 from onceproof.gate.session import Status
 from onceproof.gate.settings import GateScenario
 from onceproof.judge.findings import FaultReport, Finding, Outcome, StatedClaim, Verdict
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.load import LoadedScenario, load
 from onceproof.scenario_files.shipped import find
 
@@ -89,8 +91,8 @@ def test_a_baseline_is_made_and_then_met(project: Runs) -> None:
     code, text = gate("--update")
     assert code == 0 and "wrote the baseline onceproof-gate.json" in text
     stored = json.loads(Path("onceproof-gate.json").read_text())
-    assert stored["version"] == 2 and stored["scenarios"]["good.yaml"]["faults"] == [
-        "crash driver, batch 0 @ after-sink-commit"
+    assert stored["version"] == 3 and stored["scenarios"]["good.yaml"]["faults"] == [
+        "crash driver, batch 0 @ after-sink-commit of q"
     ]
     code, text = gate()
     assert code == 0 and "2 passed" in text
@@ -183,6 +185,25 @@ def test_a_side_output_that_is_no_longer_there_is_less_coverage() -> None:
     assert list(before.losses(after)) == []
 
 
+def test_how_much_a_job_merges_or_rejects_is_not_coverage() -> None:
+    """A correct job merges other states of a changelog, or rejects other rows, on each run."""
+    scenario = load(find("naive-append"))
+    (name,) = scenario.outputs
+    errors = OutputSpec.model_validate({"table": "errors", "dead_letter_of": name, "identity": ["id"]})
+    scenario = scenario.model_copy(update={"outputs": {**scenario.outputs, "errors": errors}})
+
+    def coverage(rejected: int, of: int = 10) -> Coverage:
+        counts = {f"expected.{name}": of - rejected, "expected.errors": rejected}
+        counts |= {f"oracle.{name}": of} if rejected else {}
+        return Coverage.of(verdict("one", counts={"input": 10, **counts}), scenario)
+
+    runs = [coverage(rejected) for rejected in (0, 1, 4)]
+    assert [list(now.losses(before)) for now in runs for before in runs] == [[]] * 9
+    assert list(coverage(4, of=9).losses(runs[0])) == [f"9 rows expected in {name} instead of 10"]
+    earlier = runs[2].model_copy(update={"outputs": {name: 6, "errors": 4}})  # as onceproof wrote it before
+    assert list(runs[1].losses(earlier)) == []
+
+
 def test_a_known_bad_scenario_must_show_the_anomalies_that_it_expects_itself(project: Runs) -> None:
     settings = Path("onceproof.toml")
     settings.write_text(settings.read_text().replace(', anomaly = "duplicate"', ""))
@@ -195,8 +216,18 @@ def test_a_known_bad_scenario_must_show_the_anomalies_that_it_expects_itself(pro
     assert results()["bad.yaml"] == ("not caught", "no duplicate, but lost-write 2")
 
 
-@pytest.mark.parametrize("looser", [{"compare": ["id"]}, {"identity": ["id"]}])
-def test_an_output_that_is_compared_less_strictly_is_less_coverage(looser: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "looser",
+    [
+        {"compare": ["id"]},
+        {"identity": ["id"]},
+        {"table": "elsewhere"},
+        {"table": None, "topic": "departures"},
+        {"query": "other"},
+        {"decode": "debezium"},
+    ],
+)
+def test_an_output_that_is_elsewhere_or_compared_in_another_way_is_less_coverage(looser: dict[str, Any]) -> None:
     scenario = load(find("naive-append"))
     before = Coverage.of(verdict("one"), scenario)
     outputs = {name: spec.model_copy(update=looser) for name, spec in scenario.outputs.items()}
@@ -209,11 +240,40 @@ def test_a_baseline_of_version_1_is_read_and_says_what_it_lacks(project: Runs) -
     gate("--update")
     stored = json.loads(Path("onceproof-gate.json").read_text())
     for covered in stored["scenarios"].values():
-        del covered["outputs"], covered["oracle"]
+        del covered["outputs"], covered["oracle"], covered["compared"]
+        covered["faults"] = [fault.removesuffix(" of q") for fault in covered["faults"]]
     Path("onceproof-gate.json").write_text(json.dumps({**stored, "version": 1}))
     code, _ = gate()
-    lacks = "1 fault hit; the baseline lacks its outputs and its oracle: onceproof gate --update adds them"
+    lacks = "1 fault hit; the baseline lacks its outputs and its oracle: onceproof gate --update adds it"
     assert code == 0 and results()["good.yaml"] == ("passed", lacks)
+    gate("--update")
+    assert results()["good.yaml"] == ("passed", "1 fault hit")
+
+
+def test_a_fault_in_another_query_is_another_fault() -> None:
+    scenario = load(find("naive-append"))
+    found = verdict("one")
+    moved = replace(found, faults=tuple(replace(fault, query="r") for fault in found.faults))
+    before, after = Coverage.of(found, scenario), Coverage.of(moved, scenario)
+    assert list(after.losses(before)) == ["no longer hit: crash driver, batch 0 @ after-sink-commit of q"]
+    assert list(before.losses(before)) == []
+
+
+def test_a_baseline_of_version_2_is_read_and_says_what_it_lacks(project: Runs) -> None:
+    """It did not say where outputs are, and of which query a fault is. So its digests are other ones, and mean nothing."""
+    gate("--update")
+    file = Path("onceproof-gate.json")
+    stored = json.loads(file.read_text())
+    for covered in stored["scenarios"].values():
+        covered["faults"] = [fault.removesuffix(" of q") for fault in covered["faults"]]
+        covered["compared"] = dict.fromkeys(covered["compared"], "another")
+    file.write_text(json.dumps({**stored, "version": 2}))
+    lacks = "1 fault hit; the baseline lacks how its outputs are compared: onceproof gate --update adds it"
+    assert results()["good.yaml"] == ("passed", lacks)
+    for covered in stored["scenarios"].values():
+        del covered["compared"]
+    file.write_text(json.dumps(stored))
+    assert results()["good.yaml"] == ("passed", lacks), "somebody removed it"
     gate("--update")
     assert results()["good.yaml"] == ("passed", "1 fault hit")
 
@@ -363,7 +423,7 @@ def test_missing_files_are_usage_errors(project: Runs) -> None:
     Path("onceproof.toml").write_text('[gate]\nscenarios = [{path = "other.yaml"}]\n')
     code, text = gate("--update")
     assert code == 2 and "other.yaml:2" in text
-    Path("onceproof-gate.json").write_text('{"version": 3, "scenarios": {}}')
+    Path("onceproof-gate.json").write_text('{"version": 4, "scenarios": {}}')
     code, text = gate()
     assert code == 2
 
@@ -386,6 +446,6 @@ def test_a_baseline_that_cannot_be_written_whole_leaves_the_old_one(
 
 def test_a_baseline_of_another_version_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "onceproof-gate.json"
-    file.write_text('{"version": 3, "scenarios": {}}')
-    with pytest.raises(UsageError, match="is not a baseline of version 1 or 2: version"):
+    file.write_text('{"version": 4, "scenarios": {}}')
+    with pytest.raises(UsageError, match="is not a baseline of version 1, 2 or 3: version"):
         Baseline.read(file)

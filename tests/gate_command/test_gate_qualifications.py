@@ -62,9 +62,11 @@ def qualified(
 def judged(
     tmp_path: Path, *verdicts: Outcome | None, before: list[str] | None = None, expect: Any = "held", **how: Any
 ) -> Any:
-    known = None if before is None else HeldCells(cells=[f"crash-{point}" for point in before], seconds=60)
     item = GateQualification(path="job.yaml", expect=expect)
-    row = session.judged_qualification(item, qualified(tmp_path, *verdicts, **how), known)
+    result = qualified(tmp_path, *verdicts, **how)
+    cells = [f"crash-{point}" for point in before or ()]
+    known = None if before is None else HeldCells.of(result).model_copy(update={"cells": cells})
+    row = session.judged_qualification(item, result, known)
     return row.status, row.why
 
 
@@ -96,6 +98,13 @@ def test_cells_that_hold_for_a_weaker_claim_are_less_coverage(tmp_path: Path) ->
     )
     assert row.status is Status.LESS_COVERAGE
     assert row.why == "another claim: delivery at-least-once instead of effectively-once"
+
+
+def test_a_baseline_that_does_not_say_what_a_qualification_examined_is_named(tmp_path: Path) -> None:
+    known = HeldCells(cells=["crash-after-offset-log"], seconds=60)
+    row = session.judged_qualification(GateQualification(path="job.yaml"), qualified(tmp_path, H), known)
+    lacks = "the baseline lacks what its run without faults examined: onceproof gate --update adds it"
+    assert (row.status, row.why) == (Status.PASSED, f"1 of 1 reachable cell held; {lacks}")
 
 
 def test_nothing_exercised_is_inconclusive(tmp_path: Path) -> None:
@@ -201,7 +210,7 @@ def test_a_qualification_that_is_no_longer_listed_is_less_coverage() -> None:
 
 def test_a_baseline_without_qualifications_has_no_word_of_them(tmp_path: Path) -> None:
     Baseline(scenarios={}).write(tmp_path / "a.json")
-    assert json.loads((tmp_path / "a.json").read_text()) == {"scenarios": {}, "version": 2}
+    assert json.loads((tmp_path / "a.json").read_text()) == {"scenarios": {}, "version": 3}
     both = Baseline(scenarios={}, qualifications={"qualify a": HeldCells(cells=["c"], seconds=2)})
     both.write(tmp_path / "b.json")
     assert Baseline.read(tmp_path / "b.json") == both

@@ -159,7 +159,26 @@ def test_windows_that_are_still_open_are_not_judged(append: Windowed) -> None:
     append.wrote(w10=2)
     verdict = append.verdict()
     assert (verdict.outcome, verdict.counts["open.out"]) == ("held", 2)
-    append.wrote(w20=7)
+
+
+def test_a_row_of_a_window_that_no_batch_has_closed_makes_the_run_inconclusive(append: Windowed) -> None:
+    append.batch(0, 11, 12, 25)
+    append.batch(20, 31)
+    append.wrote(w10=2, w20=1, w30=7)
+    verdict = append.verdict()
+    assert (verdict.outcome, verdict.anomalies(), verdict.counts["open.out"]) == ("inconclusive", {}, 2)
+    assert (
+        "output out holds 2 rows of windows that no batch has closed, so they were not judged; the first is"
+        in (verdict.reasons[0])
+    )
+    assert '"20"' in verdict.reasons[0]
+
+
+def test_a_batch_that_is_not_committed_may_have_written_the_windows_that_it_closes(append: Windowed) -> None:
+    append.batch(0, 11, 25)
+    append.batch(20)
+    append.batch(30, committed=False)
+    append.wrote(w10=1, w20=1)
     assert append.verdict().outcome == "held"
 
 
@@ -296,3 +315,40 @@ def test_validate(windows: Any, message: str) -> None:
     assert problem.loc[:2] == ("windows", next(iter(windows)))
     assert message in problem.message
     assert problems({"in": WindowSpec(closes="t", query=None)}, scenario) == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "outcome"),
+    [
+        (2, 2, "held"),
+        (1, 1, "held"),
+        (2, 1, "inconclusive"),
+        (1, 2, "inconclusive"),
+        (None, 1, "violated"),
+        (None, 2, "violated"),
+        (2, None, "violated"),
+        (3, 1, "violated"),
+    ],
+)
+def test_records_of_one_batch_that_may_count_all_count_or_none(
+    stored_run: Any, a: int | None, b: int | None, outcome: str
+) -> None:
+    """Two keys of one window, each with a record in batch 1 that may count."""
+    query = f'SELECT g, {START} AS start, count(*) AS n FROM "in" GROUP BY ALL'
+    late = Windowed(stored_run, query, kind="upsert", identity=["g", "start"])
+    for number, (watermark, records) in enumerate(
+        [(0, [("a", 11), ("b", 12), ("a", 25)]), (20, [("a", 13), ("b", 14)])]
+    ):
+        offsets = [stored_run.send(None, {"g": g, "t": at}) for g, at in records]
+        stored_run.batch(number, {0: (offsets[0], offsets[-1] + 1)})
+        stored_run.tables["batches"][-1]["watermark_ms"] = watermark
+    stored_run.progress({0: 5})
+    rows = [{"g": g, "start": 10, "n": n} for g, n in (("a", a), ("b", b)) if n is not None]
+    stored_run.insert("out", *rows, {"g": "a", "start": 20, "n": 1})
+    verdict = late.verdict()
+    assert (verdict.outcome, verdict.counts["may.in"]) == (outcome, 2)
+    if outcome == "inconclusive":
+        (reason,) = verdict.reasons
+        counted, dropped = ("a", "b") if a == 2 else ("b", "a")
+        assert "1 identity can be explained only with the records that came between two watermarks" in reason
+        assert reason.index(f'"g":"{counted}"') < reason.index(f'"g":"{dropped}"')

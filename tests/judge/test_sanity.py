@@ -78,6 +78,8 @@ DAMAGES: list[tuple[str, dict[str, Any], str]] = [
     ("batches", {"batch": None}, "batch None may not be null"),
     ("faults", {"armed_at": 3.0, "fired_at": 2.0}, "armed_at 3.0 is greater than its fired_at 2.0"),
     ("faults", {"fired_at": 2.0, "healed_at": 1.0}, "fired_at 2.0 is greater than its healed_at 1.0"),
+    ("faults", {"armed_at": None}, "armed_at None may not be null where hit is true"),
+    ("faults", {"fired_at": None, "healed_at": None}, "fired_at None may not be null where hit is true"),
     ("progress", {"end_offset": -1}, "end_offset -1 may not be negative"),
 ]
 
@@ -105,6 +107,28 @@ def test_partitions_that_end_before_they_begin_are_refused(clean_run: Any) -> No
     row = {"topic": "in", "partition": 0, "start_offset": 0, "stable_offset": 9, "end_offset": 8}
     clean_run.add("partitions", row)
     assert "stable_offset 9 is greater than its end_offset 8" in refused(clean_run)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("fault", "stop"), ("target", "broker"), ("batch", 2), ("point", "before-sink-commit")]
+)
+def test_a_fault_that_is_not_the_one_of_the_scenario_is_refused(clean_run: Any, name: str, value: Any) -> None:
+    at = {"batch": 1, "point": "after-sink-commit", "attempt": None}
+    clean_run.scenario["chaos"] = [{"fault": "crash", "target": "driver", "at": at}]
+    clean_run.fault(batch=1)
+    sanity.check(open_history(clean_run.save()))
+    row = clean_run.tables["faults"][0]
+    was, row[name] = row[name], value
+    assert f"index 0: {name} {value!r} is not {was!r}, as in entry 0 of the scenario's chaos" in refused(clean_run)
+
+
+def test_faults_without_a_hit_need_no_times(clean_run: Any) -> None:
+    clean_run.fault(batch=1, hit=False)
+    clean_run.tables["faults"][0].update(armed_at=None, fired_at=None, healed_at=None)
+    clean_run.fault(batch=2)
+    clean_run.tables["faults"][1]["hit"] = None
+    clean_run.tables["faults"][1]["fired_at"] = None
+    sanity.check(open_history(clean_run.save()))
 
 
 def test_times_that_rounding_put_out_of_order_are_accepted(clean_run: Any) -> None:

@@ -363,3 +363,24 @@ def test_records_that_could_not_be_judged_are_reported_with_the_cause(tmp_path: 
     assert verdict.reasons == (
         "1 input record had been read, and could not be judged in time: Kafka at h:1 does not answer",
     )
+
+
+def test_a_watch_in_which_an_output_must_hold_nothing_is_not_held(tmp_path: Path) -> None:
+    text = SCENARIO.replace("outputs:", "outputs:\n  rare: {topic: rare, identity: [id]}")
+    text += "    rare: SELECT id, v, _partition, _offset, _key FROM orders WHERE v > 100\n"
+    run = begin(tmp_path, text)
+    run.input(1, 2)
+    run.output(1, 2)
+    run.close()
+    run.settle()
+    verdict = verdict_on(run.windows.scenario, run.tally, run.windows, 1.0)
+    assert verdict.outcome == "inconclusive" and verdict.counts["expected"] == 2
+    assert verdict.reasons == ("the oracle expects nothing in output rare of the input that was judged",)
+    run.input(60)
+    run.output(60)
+    row = {**copy(60, 0), "output": "rare"}
+    run.windows.add_output(batch("output", [row]))
+    run.windows.close({("out", 0): run.outputs, ("rare", 0): 1}, 0.0)
+    run.settle()
+    verdict = verdict_on(run.windows.scenario, run.tally, run.windows, 1.0)
+    assert (verdict.outcome, verdict.counts["expected"]) == ("held", 4), verdict.reasons

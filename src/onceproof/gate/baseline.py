@@ -18,23 +18,9 @@ from onceproof.qualify.session import Qualification
 from onceproof.scenario.model import Scenario
 
 _EXPECTED = "expected."
-#: The fields of an output that say how it is compared, apart from its claim and the ignored columns.
-_COMPARED = frozenset(
-    [
-        "kind",
-        "identity",
-        "expected",
-        "dead_letter_of",
-        "compare",
-        "tolerance",
-        "headers",
-        "placement",
-        "compare_key",
-        "source",
-        "progress",
-        "epoch",
-    ]
-)
+#: The fields of an output that do not say where it is, how it is read and how it is compared: each is compared by itself.
+_BY_THEMSELVES = frozenset(["claim", "ignore"])
+_OF_QUERY = " of "
 
 
 class Coverage(BaseModel):
@@ -43,7 +29,7 @@ class Coverage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     faults: list[str]
-    """The faults that hit, sorted."""
+    """The faults that hit, sorted. Without their queries if ``compared`` is None."""
     input: int
     """The number of committed input records."""
     claim: dict[str, Any]
@@ -51,18 +37,21 @@ class Coverage(BaseModel):
     """The checkers that could not be evaluated."""
     ignored: dict[str, list[str]]
     """Output -> columns that were not compared."""
-    outputs: dict[str, int] | None = None
-    """Output -> number of rows that the oracle expected in it. None: of version 1, which did not store them."""
+    outputs: dict[str, int | None] | None = None
+    """Output -> number of rows that the oracle expected in it, whatever the job wrote. None of an output that the oracle does not
+    describe. None in place of all: of version 1, which did not store them."""
     oracle: str | None = None
     """The kind of the oracle and a digest of its settings. None: of version 1."""
     compared: dict[str, str] | None = None
-    """Output -> a digest of how it is compared (identity, columns, tolerances, ...). None: of an earlier onceproof."""
+    """Output -> a digest of what is compared and how (topic or table, query, identity, columns, tolerances, ...). None: of an earlier
+    onceproof."""
     seconds: float
 
     @classmethod
     def of(cls, verdict: Verdict, scenario: Scenario) -> Coverage:
         faults = [
             f"{fault.fault} {fault.target}, {'' if fault.batch is None else f'batch {fault.batch} @ '}{fault.point}"
+            + (f"{_OF_QUERY}{fault.query}" if fault.query else "")
             for fault in verdict.faults
             if fault.hit
         ]
@@ -72,14 +61,10 @@ class Coverage(BaseModel):
             claim=verdict.claim.to_json(),
             not_evaluated=sorted(verdict.not_evaluated),
             ignored={output: sorted(columns) for output, columns in sorted(verdict.ignored.items())},
-            outputs={
-                name.removeprefix(_EXPECTED): rows
-                for name, rows in sorted(verdict.counts.items())
-                if name.startswith(_EXPECTED)
-            },
+            outputs=_rows_of_the_oracle(verdict, scenario),
             oracle=_identity_of_oracle(scenario),
             compared={
-                name: _digest(spec.model_dump(mode="json", include=set(_COMPARED), exclude_defaults=True))
+                name: _digest(spec.model_dump(mode="json", exclude=set(_BY_THEMSELVES), exclude_defaults=True))
                 for name, spec in sorted(scenario.outputs.items())
             },
             seconds=round(verdict.seconds, 1),
@@ -87,7 +72,8 @@ class Coverage(BaseModel):
 
     def losses(self, before: Coverage) -> Iterator[str]:
         """What the run with coverage ``before`` examined and this one did not."""
-        for fault, count in (Counter(before.faults) - Counter(self.faults)).items():
+        hit = self.faults if before.compared is not None else [fault.partition(_OF_QUERY)[0] for fault in self.faults]
+        for fault, count in (Counter(before.faults) - Counter(hit)).items():
             yield f"no longer hit: {fault}" + (f" ({count} times)" if count > 1 else "")
         if self.input < before.input:
             yield f"{self.input:,} input records instead of {before.input:,}"
@@ -99,12 +85,13 @@ class Coverage(BaseModel):
         for output, columns in self.ignored.items():
             for column in sorted({*columns} - {*before.ignored.get(output, ())}):
                 yield f"no longer compared: {output}.{column}"
-        now = self.outputs or {}
+        outputs = self.outputs or {}
         for output, rows in (before.outputs or {}).items():
-            if output not in now:
+            now = outputs.get(output)
+            if output not in outputs:
                 yield f"no longer judged: output {output}"
-            elif now[output] < rows:
-                yield f"{now[output]:,} rows expected in {output} instead of {rows:,}"
+            elif rows is not None and now is not None and now < rows:
+                yield f"{now:,} rows expected in {output} instead of {rows:,}"
         how = self.compared or {}
         for output, digest in (before.compared or {}).items():
             # The oracle expects nothing of an output that must stay empty, or that holds dead letters.
@@ -116,9 +103,15 @@ class Coverage(BaseModel):
             yield f"another oracle: {self.oracle} instead of {before.oracle}"
 
     @property
-    def lacks_outputs(self) -> bool:
-        """Whether it is of version 1, so that the loss of an output or another oracle cannot be noticed."""
-        return self.outputs is None or self.oracle is None
+    def lacking(self) -> str | None:
+        """What an earlier onceproof did not store, so that nothing can notice its loss; None if all is there."""
+        if self.outputs is None or self.oracle is None:
+            return "its outputs and its oracle"
+        return "how its outputs are compared" if self.compared is None else None
+
+    def before_version_3(self) -> Coverage:
+        """The same without the digests of outputs, which did not say where an output is; and of faults it did not say the query."""
+        return self.model_copy(update={"compared": None})
 
 
 class HeldCells(BaseModel):
@@ -137,6 +130,26 @@ class HeldCells(BaseModel):
         held = sorted(cell.name for cell in result.cells if cell.exercised and cell.verdict is Outcome.HELD)
         first = Coverage.of(result.first, result.scenario)
         return cls(cells=held, first=first, seconds=round(result.progress.spent_s, 1))
+
+    @property
+    def lacking(self) -> str | None:
+        """What an earlier onceproof did not store; None if all is there."""
+        return "what its run without faults examined" if self.first is None else self.first.lacking
+
+    def before_version_3(self) -> HeldCells:
+        return self.model_copy(update={"first": None if self.first is None else self.first.before_version_3()})
+
+
+def _rows_of_the_oracle(verdict: Verdict, scenario: Scenario) -> dict[str, int | None]:
+    """How many states a changelog leaves out and how many rows are dead letters is for the job to decide: they are no coverage."""
+    found: dict[str, int | None] = {}
+    for name, rows in sorted(verdict.counts.items()):
+        if name.startswith(_EXPECTED):
+            output = name.removeprefix(_EXPECTED)
+            spec = scenario.outputs.get(output)
+            described = spec is None or not spec.is_side_output
+            found[output] = verdict.counts.get(f"oracle.{output}", rows) if described else None
+    return found
 
 
 def _identity_of_oracle(scenario: Scenario) -> str:
@@ -158,8 +171,8 @@ def _digest(settings: dict[str, Any]) -> str:
 class Baseline(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: Literal[1, 2] = 2
-    """1 has no outputs and no oracles."""
+    version: Literal[1, 2, 3] = 3
+    """1 has no outputs and no oracles; 2 does not say where outputs are, which queries write them, and of which query a fault is."""
     scenarios: dict[str, Coverage]
     qualifications: dict[str, HeldCells] = {}
 
@@ -173,15 +186,22 @@ class Baseline(BaseModel):
         """Raises `UsageError` with the command that makes it, if there is no baseline or it is of another version."""
         update = "make it with: onceproof gate --update"
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(path.read_bytes())._of_this_version()
         except OSError:
             raise UsageError(f"there is no baseline {path}", hint=f"{update}, and commit it") from None
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise UsageError(
-                f"{path} is not a baseline of version 1 or 2: {where}: {first['msg']}", hint=update
+                f"{path} is not a baseline of version 1, 2 or 3: {where}: {first['msg']}", hint=update
             ) from None
+
+    def _of_this_version(self) -> Baseline:
+        if self.version == 3:
+            return self
+        scenarios = {name: known.before_version_3() for name, known in self.scenarios.items()}
+        qualifications = {name: known.before_version_3() for name, known in self.qualifications.items()}
+        return Baseline(scenarios=scenarios, qualifications=qualifications)
 
     def write(self, path: Path) -> None:
         """Raises `EnvironmentProblem`."""

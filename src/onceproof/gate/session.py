@@ -20,9 +20,6 @@ from onceproof.qualify.session import Qualification
 
 #: In the runs folder: the scenarios that did not pass the last time, for the order.
 LAST_FAILED = "gate-last-failed.json"
-_OLD = "; the baseline lacks its outputs and its oracle: onceproof gate --update adds them"
-
-
 #: With less, a qualification would end before its run without faults.
 _LEAST_S = 30.0
 _NAMED = 3
@@ -175,8 +172,7 @@ def judged_qualification(item: GateQualification, result: Qualification, before:
     held = f"{len(found.cells)} of {times(len(reachable), 'reachable cell')} held"
     if not found.cells or doubt or (undecided and before is None):
         return row(Status.INCONCLUSIVE, f"{held}{rest}")
-    new = "; not in the baseline yet" if before is None else ""
-    return row(Status.PASSED, f"{held}{new}{rest}")
+    return row(Status.PASSED, f"{held}{_unknown(before)}{rest}")
 
 
 def _less_examined(now: HeldCells, before: HeldCells | None) -> list[str]:
@@ -213,8 +209,15 @@ def judged(scenario: GateScenario, run: Run, before: Coverage | None) -> GateRow
     if losses:
         return row(Status.LESS_COVERAGE, "; ".join(losses))
     hit = times(len(coverage.faults), "fault") + " hit"
-    new = "; not in the baseline yet" if before is None else _OLD if before.lacks_outputs else ""
+    new = _unknown(before)
     return row(Status.PASSED, f"{found}, {hit}{new}" if found else f"{hit}{new}")
+
+
+def _unknown(before: Coverage | HeldCells | None) -> str:
+    """What could not be compared, because the baseline does not have it."""
+    if before is None:
+        return "; not in the baseline yet"
+    return f"; the baseline lacks {before.lacking}: onceproof gate --update adds it" if before.lacking else ""
 
 
 def _known_bad_by(scenario: GateScenario, run: Run) -> list[str]:

@@ -45,6 +45,8 @@ class Rules:
     """Columns that are never negative."""
     ascending: tuple[tuple[str, str], ...] = ()
     """Pairs of columns: where both are known, the first is never greater than the second."""
+    proves: tuple[str, tuple[str, ...]] | None = None
+    """A boolean column, and the columns that are known where it is true."""
     unique: tuple[str, ...] = ()
     """Columns that together identify a row (small tables only, because their values are kept in memory)."""
     lane: tuple[str, ...] = ()
@@ -97,6 +99,7 @@ RULES: dict[str, Rules] = {
         required=("index", "fault", "target"),
         counts=("index", "batch"),
         ascending=(("armed_at", "fired_at"), ("fired_at", "healed_at"), ("armed_at", "healed_at")),
+        proves=("hit", ("armed_at", "fired_at")),
         unique=("index",),
     ),
 }
@@ -107,12 +110,32 @@ def check(history: History) -> None:
     refuse_other_version(history.run.schema_, history.run.onceproof)
     for table, path in history.tables.items():
         _Table(path, RULES[table], TABLES[table], without_batches(history.run.modes)).check()
+    _check_faults(history)
     stored = [
         path for folder in ("expected", "decoded") for path in (history.run_dir / "history" / folder).glob("*.parquet")
     ]
     for path in [*history.static.values(), *sorted(stored)]:
         for _ in _pieces(path):
             pass
+
+
+def _check_faults(history: History) -> None:
+    """Check that the faults are those of the scenario, if there are as many: a slice has some of both, in the same order."""
+    planned = history.run.scenario.chaos or []
+    if not planned or history.footers["faults"].num_rows != len(planned):
+        return
+    names = ["index", "fault", "target", "batch", "point"]
+    rows = pq.read_table(history.tables["faults"], columns=names).to_pylist()
+    for number, (row, fault) in enumerate(zip(sorted(rows, key=lambda row: row["index"]), planned, strict=True)):
+        at = fault.get("at")
+        wanted = {**fault, **(at if isinstance(at, dict) else {})}
+        for name in names[1:]:
+            if wanted.get(name) is not None and row[name] != wanted[name]:
+                raise HistoryError(
+                    f"{history.tables['faults']}, index {row['index']}: {name} {row[name]!r} is not {wanted[name]!r}, as in entry "
+                    f"{number} of the scenario's chaos",
+                    hint=_WRITER,
+                )
 
 
 class _Table:
@@ -140,6 +163,11 @@ class _Table:
                     self._refuse(first, rows, pc.less(rows[name], 0), name, "may not be negative")
             for low, high in rules.ascending:
                 self._ascending(first, rows, low, high)
+            if rules.proves is not None:
+                claim, known = rules.proves
+                for name in known:
+                    wrong = pc.and_(pc.fill_null(rows[claim], False), pc.is_null(rows[name]))
+                    self._refuse(first, rows, wrong, name, f"may not be null where {claim} is true")
             if rules.unique:
                 self._unique(first, rows)
             if rules.position is not None:

@@ -188,7 +188,11 @@ class Verdict:
     not_evaluated: dict[str, str] = field(default_factory=dict)
     """Checker (or checker@output) -> why it was not evaluated."""
     counts: dict[str, int] = field(default_factory=dict)
-    """input, expected.OUTPUT, effects.OUTPUT, batches, restarts, and what the oracle counted: late records, open windows, ..."""
+    """input, expected.OUTPUT, effects.OUTPUT, batches, restarts, and what the oracle counted: late records, open windows, ...
+
+    oracle.OUTPUT, if it is more than expected.OUTPUT: what the oracle expects, with the states that a changelog left out and the rows
+    that have a dead letter.
+    """
     batches: tuple[BatchReport, ...] = ()
     """Ordered by query and batch."""
     ignored: dict[str, list[str]] = field(default_factory=dict)

@@ -407,6 +407,8 @@ def _counts(case: Case) -> dict[str, int]:
         for output in case.expectations:
             counts[f"expected.{output}"] = expected.get(output, 0)
             counts[f"effects.{output}"] = effects.get(output, 0)
+            if left_out := case.left_out[output]:
+                counts[f"oracle.{output}"] = counts[f"expected.{output}"] + left_out
     counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM judge.batches")
     counts["restarts"] = max(case.run.job.starts - 1, 0) if case.run.job is not None else 0
     return {**counts, **case.notes}

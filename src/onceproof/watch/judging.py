@@ -58,7 +58,8 @@ class Settlement:
     """What one window has shown."""
 
     window: Window
-    expected: int = 0
+    due: dict[str, int] = field(default_factory=dict)
+    """Output -> how many rows are expected of the window's input."""
     found: int = 0
     findings: list[Finding] = field(default_factory=list)
     late: list[Late] = field(default_factory=list)
@@ -67,6 +68,10 @@ class Settlement:
     """What could not be judged, in sentences."""
     unjudged: bool = False
     """Whether the window's own rows were not compared."""
+
+    @property
+    def expected(self) -> int:
+        return sum(self.due.values())
 
     @property
     def equal(self) -> bool:
@@ -153,7 +158,8 @@ class Windows:
             result.unjudged = self._blind = True
             return _from(held, window.seen)
         compared = compare(case, window)
-        result.expected, result.found = compared.expected, compared.found
+        result.found = compared.found
+        result.due = {output: len(hashes) for output, (hashes, *_) in compared.due.items()}
         undecided = self._decide_keys(case, compared)
         result.doubts += [doubt for doubt in case.doubts if not (undecided and _ABOUT_KEYS in doubt)]
         for output, (hashes, *causes) in compared.due.items():

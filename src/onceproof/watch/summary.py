@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from onceproof.base.words import are, times
@@ -21,7 +22,8 @@ class Tally:
 
     windows: int = 0
     records: int = 0
-    expected: int = 0
+    due: Counter[str] = field(default_factory=Counter)
+    """Output -> how many rows were expected in it."""
     found: int = 0
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     """(anomaly, output) -> the first finding, with the total of all, and witnesses of all."""
@@ -49,7 +51,7 @@ class Tally:
             self.windows += 1
             self.records += settlement.window.records
             self.found += settlement.found
-            self.expected += settlement.expected
+            self.due.update(settlement.due)
         for finding in settlement.findings:
             key = (finding.anomaly, finding.output)
             if (before := self.findings.get(key)) is not None:
@@ -65,6 +67,10 @@ class Tally:
             else:
                 self.more_doubts += 1
 
+    @property
+    def expected(self) -> int:
+        return self.due.total()
+
     def _arrived(self, late: Late) -> None:
         """A row that was counted as lost is not lost."""
         key = ("lost-write", late.output)
@@ -79,7 +85,7 @@ def verdict_on(scenario: Scenario, tally: Tally, windows: Windows, seconds: floa
     """The verdict on everything that was settled. Rows that arrived late are not lost."""
     findings = [replace(f, summary=_in_all(f)) for _, f in sorted(tally.findings.items())]
     violations = [finding for finding in findings if finding.violates]
-    doubts = _doubts(tally)
+    doubts = _doubts(tally, scenario)
     doubts += [f"{f.anomaly} in output {f.output}: {f.undecided}" for f in findings if f.undecided is not None]
     if violations:
         outcome = Outcome.VIOLATED
@@ -120,7 +126,7 @@ def _in_all(finding: Finding) -> str:
     return f"{records}; the first: {finding.witnesses[0].identity}" if finding.witnesses else records
 
 
-def _doubts(tally: Tally) -> list[str]:
+def _doubts(tally: Tally, scenario: Scenario) -> list[str]:
     doubts = [f"the watch ended early: {tally.failed}"] if tally.failed is not None else []
     if tally.open and (tally.failed is not None or tally.cut_short):
         doubts.append(f"{times(tally.open, 'input record')} had been read and not judged")
@@ -129,6 +135,9 @@ def _doubts(tally: Tally) -> list[str]:
         doubts.append(f"{times(tally.open, 'input record')} had been read, and could not be judged in time: {why}")
     if not (tally.records or tally.open) and tally.failed is None:
         doubts.append("no input record was written while it watched, so nothing was judged")
+    elif tally.windows:
+        unused = [output for output in scenario.outputs if not tally.due[output]]
+        doubts += [f"the oracle expects nothing in output {output} of the input that was judged" for output in unused]
     doubts += tally.doubts
     if tally.more_doubts:
         doubts.append(f"and {times(tally.more_doubts, 'further doubt')} of the same kinds")

@@ -112,3 +112,20 @@ def test_the_judge_asks_any_oracle_with_its_inputs_only(clean_run: Any, monkeypa
     monkeypatch.setitem(oracles._items, ("sql",), Counted)
     assert judge(clean_run.save()).outcome == "held"
     assert asked == [COMMITTED, COMMITTED]  # the second time, the rows are in another order
+
+
+@pytest.mark.parametrize("topic", ["in", "input"])
+def test_no_name_shows_an_oracle_records_that_are_not_committed(stored_run: Any, topic: str) -> None:
+    run = stored_run
+    run.scenario["input"] = [{"topic": topic, "dataset": "numbers"}]
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["id"]}}
+    query = "SELECT (decode(value)->>'id')::INT AS id FROM history.input"
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    for n, visibility in enumerate(("committed", "aborted")):
+        run.send("k", {"id": n}, topic=topic, visibility=visibility)
+    run.record("out", {"id": 0})
+    assert judge(run.save()).outcome == "held"
+    run.record("out", {"id": 1})
+    assert judge(run.save()).anomalies() == {"unexplained": 1}
+    run.scenario["oracle"]["queries"]["out"] = query.replace("history.", "observed.")
+    assert any("observed.input, which is not the input" in reason for reason in judge(run.save()).reasons)

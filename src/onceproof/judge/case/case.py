@@ -41,6 +41,7 @@ outputs (`onceproof.oracle.contract.inputs`), and passes its results to this one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,6 +92,9 @@ class Case(Database):
         """Outputs whose rows are due only when their window has closed."""
         self.notes: dict[str, int] = {}
         """Further counts to report, e.g. of records that came too late."""
+        self.left_out: Counter[str] = Counter()
+        """Output -> how many of the oracle's rows are not due because of what the job wrote: states that a changelog left out,
+        and rows that have a dead letter."""
         self.borderline = False
         """Whether late records may count. ``judge.borderline`` lists the effects that this concerns."""
         self.knows_uncommitted = False

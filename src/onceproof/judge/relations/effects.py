@@ -61,10 +61,12 @@ def load(case: Case) -> None:
             _give_up(case, output, problem)
         elif output in case.expectations and not settled:
             insert(case, output, reduced=case.digest_first)
-            if spec.kind == "changelog":
-                states.drop_unseen(case, output)
+            if spec.kind == "changelog" and spec.tolerance:
+                states.tolerate(case, output, spec.tolerance)
             for column, tolerance in spec.tolerance.items():
                 _tolerate(case, output, column, tolerance)
+            if spec.kind == "changelog":
+                states.drop_unseen(case, output)
     case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named, commit_word)")  # noqa: S608
     case.sql(f"""CREATE VIEW judge.effects AS
         SELECT e.*, {POSITION} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
@@ -328,7 +330,7 @@ def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
 def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> None:
     """Replace each effect's value of ``column`` by the expected value, if it is within the tolerance.
 
-    Of several values expected for its identity, the nearest counts. NULL, NaN, the infinities and values that are not numbers
+    Of several values expected for its identity, the nearest counts, and one that is expected stays. NULL, NaN, the infinities and values that are not numbers
     are within the tolerance of themselves only.
     """
 
@@ -340,12 +342,15 @@ def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> Non
     found, wanted = field("a", column), field("x", column)
     near = within(found, wanted, absolute="$absolute", relative="$relative")
     one, two = digest.of_content("near.content")
+    several = case.scenario.outputs[output].kind == "changelog" or case.repeated[output]
+    expected = f"""AND NOT EXISTS (FROM judge.expected s WHERE s.output = a.output AND s.id = a.id
+                                    AND {field("s", column)} = {found})"""
     case.sql(
         f"""UPDATE judge.effect_rows AS e SET content = near.content, digest_1 = {one}, digest_2 = {two} FROM (
                 SELECT a.rowid AS r, {snapped} AS content,
                        TRY_CAST({found} AS DOUBLE) AS found, TRY_CAST({wanted} AS DOUBLE) AS wanted
                 FROM judge.effect_rows a JOIN judge.expected x ON x.output = a.output AND x.id = a.id
-                WHERE a.output = $output AND {found} <> {wanted}
+                WHERE a.output = $output AND {found} <> {wanted} {expected if several else ""}
                   AND CASE WHEN isfinite(found) AND isfinite(wanted) THEN {near} ELSE false END
                 QUALIFY row_number() OVER (PARTITION BY a.rowid ORDER BY abs(found - wanted), x.content) = 1) near
             WHERE e.rowid = near.r""",  # noqa: S608

@@ -207,12 +207,12 @@ def _take(
 
 def _due(case: Case, output: str, query: str, *, still_open: bool) -> str:
     """SQL for the rows whose window has closed, by the last watermark; or for those whose window is still open."""
-    closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000::BIGINT * {_final_watermark(case, output)}, true)"
+    closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000::BIGINT * {last_watermark(case, output)}, true)"
     return f"SELECT * FROM (\n{query}\n) WHERE {f'NOT {closed}' if still_open else closed}"  # noqa: S608
 
 
-def _final_watermark(case: Case, output: str) -> int:
-    """The last watermark with which the query of this output committed a batch, in ms since 1970."""
+def last_watermark(case: Case, output: str, *, committed: bool = True) -> int:
+    """The last watermark with which the query of this output committed (or only planned) a batch, in ms since 1970."""
     query = case.scenario.outputs[output].query
     if query is None:
         queries = case.queries
@@ -221,8 +221,9 @@ def _final_watermark(case: Case, output: str) -> int:
                 f"outputs: {output}: query is needed: there are {' and '.join(queries)}, each with a watermark of its own"
             )
         query = queries[0] if queries else ""
+    among = "committed_at IS NOT NULL" if committed else "true"
     return case.number(
-        "SELECT max(watermark_ms) FROM history.batches WHERE query = $query AND committed_at IS NOT NULL",
+        f"SELECT max(watermark_ms) FROM history.batches WHERE query = $query AND {among}",  # noqa: S608
         {"query": query},
     )
 

@@ -2,10 +2,12 @@
 
 Some late records may or may not count (`onceproof.oracle.contract.windows`). An identity is correct if it has the rows expected
 without them, or the rows expected with them. If such records are in several batches, some might count and others not: any other
-rows then make the run inconclusive.
+rows then make the run inconclusive. If all are in one batch, all count or none: an output with identities of both kinds makes the run
+inconclusive.
 
 The oracle's column ``_closes`` says when a row's window closes, for outputs that get the row only then. A window that closes
-above the last committed watermark is *open*, and effects of its identity are not judged.
+above the last committed watermark is *open*, and effects of its identity are not judged. Only a planned batch whose watermark closes
+the window may have written them: any others make the run inconclusive.
 """
 
 from __future__ import annotations
@@ -51,12 +53,27 @@ def settle(case: Case) -> None:
         _choose(case)
 
 
+# Effects of open windows that no planned batch closes.
+_EARLY = """
+    SELECT count(*) AS n, min(e.id) AS first FROM judge.effect_rows e
+    JOIN (SELECT output, id, min(closes_us) AS closes_us FROM judge.open_windows GROUP BY ALL) o USING (output, id)
+    WHERE e.output = $output AND o.closes_us > 1000::BIGINT * $planned
+      AND NOT EXISTS (FROM judge.expected x WHERE x.output = e.output AND x.id = e.id)"""
+
+
 def _leave_open(case: Case) -> None:
     expected.again(case, "judge.open_windows", still_open=True)
     for output in sorted(case.closing & case.expectations.keys()):
         case.notes[f"open.{output}"] = case.number(
             "SELECT count(*) FROM judge.open_windows WHERE output = $output", {"output": output}
         )
+        planned = expected.last_watermark(case, output, committed=False)
+        early = case.rows(_EARLY, {"output": output, "planned": planned})[0]
+        if early["n"]:
+            case.doubts.append(
+                f"output {output} holds {times(early['n'], 'row')} of windows that no batch has closed, so they were not judged; the "
+                f"first is {early['first']}: where rows are written before their window closes, leave out _closes"
+            )
     case.sql("""DELETE FROM judge.effect_rows e
         WHERE EXISTS (FROM judge.open_windows o WHERE o.output = e.output AND o.id = e.id)
           AND NOT EXISTS (FROM judge.expected x WHERE x.output = e.output AND x.id = e.id)""")
@@ -71,8 +88,16 @@ _CHOICE = """
     SELECT output, id,
            CASE WHEN found = strict THEN 'strict' WHEN found = lenient THEN 'lenient' WHEN len(found) = 0 THEN 'strict'
                 WHEN list_sort(list_distinct(found)) = list_sort(list_distinct(strict)) THEN 'strict'
-                WHEN list_sort(list_distinct(found)) = list_sort(list_distinct(lenient)) THEN 'lenient' END AS chosen
+                WHEN list_sort(list_distinct(found)) = list_sort(list_distinct(lenient)) THEN 'lenient' END AS chosen,
+           len(found) = 0 AND len(strict) > 0 AND len(lenient) > 0 AS lost
     FROM (SELECT b.*, coalesce(s.contents, []) AS found FROM judge.borderline b LEFT JOIN seen s USING (output, id))"""
+
+
+# A lost row shows no choice.
+_BOTH = """
+    SELECT output, count(*) FILTER (chosen = 'lenient') AS counted, count(*) FILTER (chosen = 'strict') AS dropped,
+           min(id) FILTER (chosen = 'lenient') AS one, min(id) FILTER (chosen = 'strict') AS other
+    FROM judge.choice WHERE NOT lost GROUP BY output HAVING counted > 0 AND dropped > 0 ORDER BY output"""
 
 
 def _choose(case: Case) -> None:
@@ -80,6 +105,8 @@ def _choose(case: Case) -> None:
     case.sql("DELETE FROM judge.expected e USING judge.borderline b WHERE b.output = e.output AND b.id = e.id")
     if windows.batches_with_may(case.inputs.seen(), case.inputs.windows) > 1:
         _doubt(case)
+    else:
+        _doubt_both(case)
     case.sql("UPDATE judge.choice SET chosen = 'lenient' WHERE chosen IS NULL")
     for version, table in (("strict", "judge.expected_strict"), ("lenient", "judge.expected_with_late")):
         chosen = f"(FROM judge.choice WHERE chosen = '{version}')"
@@ -101,3 +128,15 @@ def _doubt(case: Case) -> None:
     case.sql("""DELETE FROM judge.effect_rows e USING judge.choice c
         WHERE c.chosen IS NULL AND c.output = e.output AND c.id = e.id""")
     case.sql("DELETE FROM judge.choice WHERE chosen IS NULL")
+
+
+def _doubt_both(case: Case) -> None:
+    """Report outputs that counted some of one batch's records and not others. Which of them is wrong is not known."""
+    for row in case.rows(_BOTH):
+        if row["output"] not in case.expectations:
+            continue
+        case.doubts.append(
+            f"output {row['output']}: {times(row['counted'], 'identity')} can be explained only with the records that came between two "
+            f"watermarks, such as {row['one']}, and {row['dropped']:,} only without them, such as {row['other']}; they are all in one "
+            "batch, of which Spark counts all or none"
+        )

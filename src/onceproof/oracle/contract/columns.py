@@ -75,7 +75,7 @@ class Topic:
 
 def of_topic(records: Connection, spec: InputSpec, name: str, oracle: OracleSpec) -> Topic:
     """Derive the columns from all committed values. Raises `NotEvaluated` if a function should have decoded them and did not."""
-    source, text = "history.input", """TRY(decode("value"))"""
+    source, text = "observed.input", """TRY(decode("value"))"""
     meta = f"""topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                {key_text('"key"')} AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
     code = decoders.decoded_input(records, spec) if decoders.needs_code(spec.decode) else None

@@ -8,7 +8,10 @@ reaches ``history/output.parquet``. `Inputs` is one view of the input, on a conn
     (`onceproof.oracle.contract.columns`), the static tables. If a topic is named ``input``, its view takes precedence; the bytes are
     then in ``history.input``.
 ``history``
-    ``input`` as it was observed, and for an oracle with ``windows`` also ``batches``, from which late records follow
+    ``input``: the committed input records with all columns of the history, in every view. A query that reads it never sees a record of
+    an aborted transaction.
+``observed``
+    Not for queries: ``input`` as it was observed, and for an oracle with ``windows`` also ``batches``, from which late records follow
     (`onceproof.oracle.contract.windows`).
 """
 
@@ -56,7 +59,7 @@ class View:
     """No records in one of these ranges."""
 
     def condition(self) -> str:
-        """Return SQL over ``history.input``. It does not cover late records: the topics' views leave them out."""
+        """Return SQL over ``observed.input``. It does not cover late records: the topics' views leave them out."""
         found = ["true" if self.uncommitted else columns.COMMITTED]
         found += [] if self.only is None else [_within(self.only)]
         found += [f"NOT {_within(self.without)}"] if self.without else []
@@ -84,7 +87,7 @@ class Inputs(Connection):
     def _show(self, records: InputRecords) -> None:
         shown = self.view.condition()
         self.sql(f"""CREATE TEMP VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
-            FROM history.input WHERE {shown}""")  # noqa: S608
+            FROM observed.input WHERE {shown}""")  # noqa: S608
         for topic in records.topics.values():
             name = windows.raw(topic.name) if topic.name in records.windows else topic.name
             try:
@@ -137,11 +140,12 @@ class InputRecords(Database):
         self._seen: dict[View, Inputs] = {}
 
     def observe(self) -> None:
-        """Create the tables of schema ``history`` and the static tables. Raises `duckdb.Error` if a file cannot be read."""
-        self.sql("CREATE SCHEMA history")
+        """Create what was observed, and the static tables. Raises `duckdb.Error` if a file cannot be read."""
+        self.sql("CREATE SCHEMA history; CREATE SCHEMA observed")
         for name in _TABLES if self.windows else ("input",):
             kind = "TABLE" if self.small else "VIEW"
-            self.sql(f"CREATE {kind} history.{name} AS {observed_rows(self.history, name)}")
+            self.sql(f"CREATE {kind} observed.{name} AS {observed_rows(self.history, name)}")
+        self.sql(f"CREATE VIEW history.input AS FROM observed.input WHERE {columns.COMMITTED}")
         for name, path in self.history.static.items():
             self.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
 
@@ -171,13 +175,13 @@ class InputRecords(Database):
 
     def is_cheap(self) -> bool:
         """Whether the input is so small that asking twice costs almost nothing."""
-        sources = ["history.input", *map(quote, self.history.static)]
+        sources = ["observed.input", *map(quote, self.history.static)]
         return sum(self.number(f"SELECT count(*) FROM {source}") for source in sources) <= CHEAP_ROWS  # noqa: S608
 
     def in_another_order(self) -> None:
         """Reverse the rows of all tables, and use another number of threads."""
         known, more = self.history.tables["input"], later_columns(self.history, "input")
-        self._reverse("history.input", known, "TABLE" if self.small else "VIEW", more)
+        self._reverse("observed.input", known, "TABLE" if self.small else "VIEW", more)
         for name, path in self.history.static.items():
             self._reverse(quote(name), path, "VIEW")
         self.sql(f"SET threads = {3 if self.small else 1}")

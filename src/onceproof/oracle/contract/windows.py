@@ -36,11 +36,11 @@ _EXPRESSION = ("SELECT (\n", "\n)")
 
 _PLAN = """CREATE TABLE windows.plan AS
     WITH marks AS (
-        SELECT query, batch, coalesce(max(watermark_ms), 0) AS watermark_ms FROM history.batches GROUP BY ALL),
+        SELECT query, batch, coalesce(max(watermark_ms), 0) AS watermark_ms FROM observed.batches GROUP BY ALL),
     pairs AS (
         SELECT *, lag(watermark_ms, 1, 0) OVER (PARTITION BY query ORDER BY batch) AS before_ms FROM marks)
     SELECT query, batch, {topic} AS topic, b."partition", b.start_offset, b.end_offset, p.watermark_ms, p.before_ms
-    FROM history.batches b JOIN pairs p USING (query, batch) WHERE b.end_offset > b.start_offset"""
+    FROM observed.batches b JOIN pairs p USING (query, batch) WHERE b.end_offset > b.start_offset"""
 
 
 class WindowSpec(Model):
