@@ -354,6 +354,17 @@ def test_wrong_settings_name_the_value(tmp_path: Path, text: str, message: str) 
         settings.read(file)
 
 
+@pytest.mark.parametrize("text", [None, "", "[gate]\nscenarios = []"])
+def test_the_example_in_a_message_can_be_pasted(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "onceproof.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        settings.read(file)
+    file.write_text(str(refused.value.hint).partition("for example:\n")[2])
+    assert [item.path for item in settings.read(file).items] == ["orders.yaml", "old_orders.yaml"]
+
+
 def test_missing_files_are_usage_errors(project: Runs) -> None:
     assert gate("--settings", "none.toml")[0] == 2
     Path("onceproof.toml").write_text('[gate]\nscenarios = [{path = "none.yaml"}]\n')

@@ -15,7 +15,12 @@ from onceproof.base.registry import suggest
 from onceproof.judge.checker import checkers
 
 FILE = "onceproof.toml"
-_EXAMPLE = 'for example: [gate] scenarios = [{path = "orders.yaml", expect = "held"}]'
+_EXAMPLE = """for example:
+  [gate]
+  scenarios = [
+      {path = "orders.yaml"},
+      {path = "old_orders.yaml", expect = "violated", anomaly = "duplicate"},
+  ]"""
 
 
 class GateScenario(BaseModel):
