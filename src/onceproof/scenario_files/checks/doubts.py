@@ -68,7 +68,7 @@ def _tables(scenario: Scenario) -> Iterator[Complaint]:
     if not known or not creates_only_these(sql):
         return
     for output, spec in scenario.outputs.items():
-        places = [] if spec.table is None or spec.is_side_output else [(("table",), spec.table)]
+        places: list[tuple[Loc, str]] = [] if spec.table is None or spec.is_side_output else [(("table",), spec.table)]
         places += [] if spec.progress is None else [(("progress", "table"), spec.progress.table)]
         for where, table in places:
             if folded(table) not in known:
