@@ -430,6 +430,16 @@ def test_a_primary_key_that_is_the_records_changes_only_what_is_ignored() -> Non
     assert scenario.outputs["seen_table"].ignore == ["at"]
 
 
+def test_a_crash_between_two_outputs_is_proposed_as_a_comment() -> None:
+    init("--table", "sums", "--output-topic", "alerts", "--sample", "orders.jsonl", "--", "python", "job.py")
+    text = Path("job.yaml").read_text()
+    Path("job.yaml").write_text(text.replace("  # - {fault: crash-at-frame", "  - {fault: crash-at-frame"))
+    _, second = load(Path("job.yaml")).chaos
+    assert second.model_dump()["at"]["point"] == "between-sinks" and second.model_dump()["frame"]["topic"] == "alerts"
+    init("--force", "--table", "sums", "--sample", "orders.jsonl", "--", "python", "job.py")
+    assert "between-sinks" not in Path("job.yaml").read_text()
+
+
 def test_packages_on_the_class_path_are_left_out() -> None:
     kafka = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
     other = "org.example:other:1.0"
