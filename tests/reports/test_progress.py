@@ -45,7 +45,7 @@ def test_phases_faults_and_restarts_get_a_line() -> None:
         "   2.0 s    job started",
         "   4.0 s    fault 1: crash driver fired at batch 2, after-sink-commit",
         "   4.1 s    job exited, code -9 (ended by onceproof)",
-        "   4.2 s    job restarted (start 2)",
+        "   4.2 s    job restarted (start 1)",
         "   5.0 s    fault 1: crash driver missed at batch 2, after-sink-commit: commits/2 there",
         "   6.0 s    warning: [bold]odd[/bold]",
     ]
