@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceproof.pipeline.failure import causes, foreign_address
+from onceproof.pipeline.failure import causes, foreign_address, worth_showing
 
 JDBC = """\
 26/11/22 13:55:13 WARN NativeCodeLoader: Unable to load native-hadoop library
@@ -72,3 +72,27 @@ def test_a_log_without_an_exception_has_no_cause() -> None:
 )
 def test_an_address_that_is_not_of_the_run_is_found(log: str, address: str | None) -> None:
     assert foreign_address(log, ["127.0.0.1:40001", "postgresql://job@127.0.0.1:40002/job"]) == address
+
+
+def test_what_spark_writes_in_every_run_is_not_shown() -> None:
+    log = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
+26/11/28 08:34:12 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...
+Setting default log level to "WARN".
+batch 1: dry run
+26/11/28 08:34:18 WARN ProcessingTimeExecutor: Current batch is falling behind.
+26/11/28 08:34:19 WARN TaskSetManager: Lost task 0.0 in stage 1.0
+java.lang.IllegalStateException: no table
+\tat Job.run(Job.java:1)
+26/11/28 08:34:20 ERROR MicroBatchExecution: Query terminated
+"""
+    assert worth_showing(log, 12).splitlines() == [
+        "batch 1: dry run",
+        "26/11/28 08:34:19 WARN TaskSetManager: Lost task 0.0 in stage 1.0",
+        "java.lang.IllegalStateException: no table",
+        "\tat Job.run(Job.java:1)",
+        "26/11/28 08:34:20 ERROR MicroBatchExecution: Query terminated",
+    ]
+    assert worth_showing(log, 1).splitlines() == ["26/11/28 08:34:20 ERROR MicroBatchExecution: Query terminated"]
+    assert worth_showing("26/11/28 08:34:18 WARN X: y\n", 12) == ""

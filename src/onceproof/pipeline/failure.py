@@ -25,6 +25,11 @@ _ADDRESSES = (
     re.compile(r'server at "([^"]+)"(?: \([^)]*\))?, port (\d+)'),
     re.compile(r"\(([\w.-]+)/[\d.]*:(\d+)\)"),
 )
+#: Log4j's lines of Spark below ERROR, and what precedes them.
+_CHATTER = re.compile(
+    r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (?:TRACE|DEBUG|INFO|WARN) |WARNING: |Setting default log level to|To adjust logging level use"
+    r"|Using Spark's default log4j profile|Picked up \w+_OPTIONS|:: |\s*$"
+)
 _CONNECTING = re.compile(
     r"refused|could not be established|could not translate|unknown ?host|unresolved|timed out|not be resolved", re.I
 )
@@ -46,6 +51,17 @@ def causes(log: str) -> list[str]:
     last = list(dict.fromkeys(reversed(found)))  # each layer that an exception passes often logs it again
     unwrapped = [row for row in last if not _WRAPPERS.match(row)]
     return (unwrapped or last)[:_MOST]
+
+
+def worth_showing(log: str, most: int) -> str:
+    """The last lines of a log, without what Spark and the JVM write in every run: warnings without an exception, and greetings."""
+    rows = log.splitlines()
+    said = [
+        row
+        for row, following in zip(rows, [*rows[1:], ""], strict=True)
+        if not _CHATTER.match(row) or _JAVA.match(following) or following.startswith(("\t", _TRACEBACK))
+    ]
+    return "\n".join(said[-most:])
 
 
 def foreign_address(log: str, own: Iterable[str]) -> str | None:
