@@ -313,6 +313,14 @@ def test_a_run_begins_only_if_the_time_that_it_took_before_is_left() -> None:
     assert result.outcome.exit_code == 3
 
 
+def test_a_regression_has_a_fix_and_the_command_that_explains_it(project: Runs) -> None:
+    gate("--update")
+    project["good"] = verdict("good", Outcome.VIOLATED, "lost-write")
+    text = " ".join(gate()[1].split())
+    assert "fix: Write rows and progress in one transaction" in text
+    assert "explain: onceproof explain lost-write" in text
+
+
 def test_the_last_failures_are_kept_between_gates(project: Runs, tmp_path: Path) -> None:
     gate("--update")
     project["good"] = verdict("good", Outcome.VIOLATED, "lost-write")
