@@ -86,7 +86,7 @@ class RunState:
         }
 
     def _counts(self) -> list[str]:
-        counts = [f"records in {self.fed:,}", f"out {self.done:,}"]
+        counts = [f"records fed {self.fed:,}", f"in committed batches {self.done:,}"]
         return [*counts, f"restarts {self.restarts}"] if self.restarts else counts
 
 

@@ -120,7 +120,7 @@ def test_the_fields_of_a_kind_are_listed() -> None:
         assert target in text
     (sql,) = json.loads(listing_of("oracles", "sql", as_json=True))["oracles"]
     assert sql["fields"]["queries"].startswith("output -> SELECT over the input")
-    with pytest.raises(UsageError, match="there is no 'crsh' among the faults; did you mean 'crash'"):
+    with pytest.raises(UsageError, match="there is no 'crsh' among the faults; did you mean 'crash'\\?"):
         listing_of("faults", "crsh", as_json=False)
     with pytest.raises(UsageError, match="points have no fields"):
         listing_of("points", "in-tasks", as_json=False)

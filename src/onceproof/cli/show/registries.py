@@ -54,7 +54,7 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
         raise UsageError(f"{what} have no fields to list: remove {name!r}", hint=hint)
     found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].partition(" (")[0])]
     if not found:
-        near = suggest(name, [each for each, _, _ in with_fields[what]])
+        near = suggest(name, list(dict.fromkeys(each.partition(" (")[0] for each, _, _ in with_fields[what])))
         raise UsageError(f"there is no {name!r} among the {what}; {near}", hint=f"list them: onceproof list {what}")
     examples = [_example(name, model) if what == "faults" else None for _, _, model in found]
     if as_json:
