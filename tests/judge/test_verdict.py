@@ -100,10 +100,14 @@ def test_a_job_that_cannot_start_is_reported_with_the_cause_first_and_a_hint(cle
 
 
 def test_a_job_that_fails_without_an_exception_is_reported_with_its_last_lines(clean_run: Any) -> None:
-    failure = {"causes": [], "foreign_address": None, "log": "logs/driver-0.log"}
+    failure = {"causes": [], "foreign_address": None, "log": "logs/driver-0.log", "hint": "install it"}
     clean_run.document["job"] |= {"died_before_fault": True, "failure": failure, "log_tail": "no table named x"}
     (reason,) = judge(clean_run.save()).reasons
-    assert reason.splitlines()[1:] == ["no table named x", "full log: logs/driver-0.log in the run directory"]
+    assert reason.splitlines()[1:] == [
+        "no table named x",
+        "full log: logs/driver-0.log in the run directory",
+        "install it",
+    ]
 
 
 def test_a_job_that_never_reads_its_topic_has_no_other_reason(clean_run: Any) -> None:

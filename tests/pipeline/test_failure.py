@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from onceproof.pipeline.failure import causes, foreign_address, worth_showing
+from onceproof.pipeline.failure import causes, foreign_address, missing_module, worth_showing
 
 JDBC = """\
 26/11/22 13:55:13 WARN NativeCodeLoader: Unable to load native-hadoop library
@@ -96,3 +98,21 @@ java.lang.IllegalStateException: no table
     ]
     assert worth_showing(log, 1).splitlines() == ["26/11/28 08:34:20 ERROR MicroBatchExecution: Query terminated"]
     assert worth_showing("26/11/28 08:34:18 WARN X: y\n", 12) == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            "/usr/bin/python3",
+            "the job ran with /usr/bin/python3, which has no module psycopg: install it there, or begin the",
+        ),
+        (sys.executable, f"{{python}} is {sys.executable}, which has no module psycopg: install it there"),
+        ("spark-submit", "the Python that spark-submit uses has no module psycopg"),
+        (None, "the job's image has no module psycopg"),
+    ],
+)
+def test_a_missing_module_names_the_python_that_lacks_it(program: str | None, expected: str) -> None:
+    hint = missing_module(["ModuleNotFoundError: No module named 'psycopg'"], program)
+    assert hint is not None and hint.startswith(expected)
+    assert missing_module(["KeyError: 'psycopg'"], program) is None
