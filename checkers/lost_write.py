@@ -76,6 +76,8 @@ class LostWrite(Checker):
         causes=(
             "The sink records its progress, or Spark writes commits/N, before the rows are durable: "
             "after a crash in between, nobody retries the batch (crash at before-sink-commit).",
+            "Two sinks share one record of progress. The first commits it with its rows, the driver dies before the second has "
+            "written, and the replay skips the batch for both (crash at between-sinks).",
             "The sink catches an error and carries on, so Spark believes that the batch was written (reject).",
             "The job takes a lost acknowledgement for a failure and gives the batch up; a prepared transaction is "
             "aborted by its timeout (lost-ack, lost-request).",
@@ -100,12 +102,14 @@ class LostWrite(Checker):
         "record: its batch is the one in which the window closes (_closes), or the struck batch from whose input "
         "alone it follows. Otherwise the batch is unknown; if a fault fired, at-most-once is then inconclusive.",
         stops=(
-            "Webhook: commit what is to be sent in an outbox, with the data; then send it, and mark it as sent after that.",
             "Write rows and progress in one transaction of the sink (onceproof.sinks).",
             "Keep what waits for later input in Spark's state: a join of two streams, a window.",
             "Log the decision of a two-phase commit before its first COMMIT PREPARED.",
+            "Webhook: commit what is to be sent in an outbox, with the data; then send it, and mark it as sent after that.",
         ),
         after={
+            "between-sinks": "Let each of the two sinks keep its own progress, or commit to one of them an outbox from which the other is "
+            "written (docs/sinks.md#both-a-table-and-a-topic).",
             "reject": "Let errors end the query: the restart runs the batch again, and the write is not lost.",
             "poison": "Put a record that cannot be processed into a dead-letter table or topic, with its place, and then continue.",
             "stop": "At SIGTERM finish the batch, or end without returning from foreachBatch: to Spark a batch whose function "

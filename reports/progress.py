@@ -86,7 +86,7 @@ class RunState:
         }
 
     def _counts(self) -> list[str]:
-        counts = [f"records in {self.fed:,}", f"out {self.done:,}"]
+        counts = [f"records fed {self.fed:,}", f"in committed batches {self.done:,}"]
         return [*counts, f"restarts {self.restarts}"] if self.restarts else counts
 
 
@@ -128,13 +128,13 @@ def describe(event: Event) -> str | None:
         case "stack.ready":
             return f"  {data['service']} is up ({data['seconds']:.1f} s)"
         case "job.started":
-            return f"  job restarted (start {data['start'] + 1})" if data["start"] else "  job started"
+            return f"  job restarted (start {data['start']})" if data["start"] else "  job started"
         case "oracle.run":
             return f"  reference run without faults, in {data['chunks']} chunks"
         case "driver.jvm" if data["how"] == "kept":
-            return f"  start {data['start'] + 1} uses the JVM of the start before it (tier kept)"
+            return f"  start {data['start']} uses the JVM of the start before it (tier kept)"
         case "driver.jvm" if "why" in data:
-            return f"  start {data['start'] + 1} has a new JVM: {data['why']}"
+            return f"  start {data['start']} has a new JVM: {data['why']}"
         case "job.exited":
             return f"  job exited, code {data['code']}{' (ended by onceproof)' if data.get('killed') else ''}"
         case "bypass":

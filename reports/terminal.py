@@ -224,7 +224,7 @@ def in_words(finding: Finding) -> str | None:
 def _finding(page: Page, finding: Finding, record: RunRecord) -> None:
     what = Text(_title(finding))
     what.stylize("bold red", 0, len(finding.anomaly))
-    fix = next(iter(fixes.of_run(finding.anomaly, record)), None)
+    fix = next(iter(fixes.of_run(finding.anomaly, record, finding.output)), None)
     page.finding(what, in_words(finding), fix=fix, more=f"onceproof explain {finding.anomaly}")
 
 

@@ -247,7 +247,8 @@ class PostgresUpsert(PostgresAppend):
 
     Each row of a batch replaces the row of ``table`` with the same values in the ``key`` columns, or is inserted; columns
     that the batch lacks keep their values. ``table`` must have a unique index on exactly the ``key`` columns, which must never
-    be NULL (in a unique index, two NULLs differ). If several rows of a batch have the same key, the last one stays.
+    be NULL (in a unique index, two NULLs differ). If several rows of a batch have the same key, the last one stays
+    (of the columns in ``merge``, all of them count).
 
     ``merge`` names columns that are combined with the stored value instead of replaced: ``{"n": "sum", "worst": "max"}``.
     A batch then holds increments, and the totals need no state in Spark. NULL adds nothing.

@@ -39,6 +39,8 @@ def edited_lines(draft: str, scenario: str) -> int:
 
 
 _IDENTITY = "  kind: identity\n  columns:\n"
+_WHY = "  # its primary key is not that of the records, so it may hold a row for several of them"
+_UNTIL = "  # remove this when the oracle gives the other columns, too"
 
 SHAPES = {
     "jdbc-append": Shape(
@@ -72,19 +74,20 @@ CREATE TABLE bad_readings ("partition" int, "offset" bigint, body text, PRIMARY 
         ),
         edits={
             'readings.jsonl", form: values}': 'readings.jsonl", form: values, key: meter}',
-            "    table: readings\n    kind: append\n    identity: [src_partition, src_offset]": (
-                "    table: readings\n    kind: append\n    identity: [reading_id]"
+            f"    kind: upsert{_WHY}\n    identity: [reading_id]\n    compare: [reading_id]{_UNTIL}": (
+                "    kind: append\n    identity: [reading_id]"
             ),
-            "    table: bad_readings\n    kind: append\n    identity: [src_partition, src_offset]": (
-                "    table: bad_readings\n    kind: append\n    identity: [partition, offset]"
+            f"    identity: [src_partition, src_offset]\n    compare: [src_partition, src_offset]{_UNTIL}": (
+                "    identity: [partition, offset]"
             ),
-            f"{_IDENTITY}    readings_table: {{src_partition: _partition, src_offset: _offset}}\n"
-            "    bad_readings_table: {src_partition: _partition, src_offset: _offset}\n": """\
-  kind: sql
-  queries:
-    readings_table: SELECT reading_id, meter, TRY_CAST(watt_hours AS BIGINT) AS watt_hours, _partition, _offset FROM readings WHERE reading_id IS NOT NULL AND TRY_CAST(watt_hours AS BIGINT) IS NOT NULL
-    bad_readings_table: SELECT _partition AS "partition", _offset AS "offset", decode(_value) AS body, _partition, _offset FROM readings WHERE reading_id IS NULL OR TRY_CAST(watt_hours AS BIGINT) IS NULL
-""",
+            "SELECT DISTINCT reading_id\n      FROM readings\n": (
+                "SELECT reading_id, meter, TRY_CAST(watt_hours AS BIGINT) AS watt_hours, _partition, _offset FROM readings "
+                "WHERE reading_id IS NOT NULL AND TRY_CAST(watt_hours AS BIGINT) IS NOT NULL\n"
+            ),
+            "SELECT _partition AS src_partition, _offset AS src_offset, _topic, _partition, _offset, _key\n      FROM readings\n": (
+                'SELECT _partition AS "partition", _offset AS "offset", decode(_value) AS body, _partition, _offset '
+                "FROM readings WHERE reading_id IS NULL OR TRY_CAST(watt_hours AS BIGINT) IS NULL\n"
+            ),
         },
         verdict="held",
         anomalies=(),
@@ -221,12 +224,8 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
         ),
         edits={
             'visits.jsonl", form: values}': 'visits.jsonl", form: values, key: visit}',
-            "    kind: append\n    identity: [visit]\n": "    kind: upsert\n    identity: [page]\n",
-            f"{_IDENTITY}    visits_table: {{visit: visit}}\n": """\
-  kind: sql
-  queries:
-    visits_table: SELECT page, count(*) AS visits FROM visits GROUP BY page
-""",
+            f"    compare: [page]{_UNTIL}\n": "",
+            "SELECT DISTINCT page\n      FROM visits\n": "SELECT page, count(*) AS visits FROM visits GROUP BY page\n",
         },
         anomalies=("diverged-replay", "wrong-value"),
     ),

@@ -19,6 +19,7 @@ from onceproof.api.scenarios import with_chaos
 from onceproof.faults.contract import faults
 from onceproof.judge.findings import Finding, Outcome, StatedClaim, Verdict, Witness
 from onceproof.kinds.contract import pipelines
+from onceproof.reports import fixes
 from onceproof.scenario_files.checks import crosscheck
 
 SOURCE = Path(onceproof.__file__).read_text(encoding="utf-8")
@@ -169,6 +170,8 @@ def test_assertions_fail_with_the_finding_and_the_path_of_the_report() -> None:
         "  duplicate in table: 3 extra rows",
         "    premise",
         "    but 2 rows",
+        f"    fix: {fixes.of_systems('duplicate', {'Postgres'})[0]}",
+        "    explain: onceproof explain duplicate",
         "report: runs/one/verdict.json",
         "judge it again: onceproof check runs/one",
     ]

@@ -373,6 +373,14 @@ def test_a_run_begins_only_if_the_time_that_it_took_before_is_left() -> None:
     assert result.outcome.exit_code == 3
 
 
+def test_a_regression_has_a_fix_and_the_command_that_explains_it(project: Runs) -> None:
+    gate("--update")
+    project["good"] = verdict("good", Outcome.VIOLATED, "lost-write")
+    text = " ".join(gate()[1].split())
+    assert "fix: Write rows and progress in one transaction" in text
+    assert "explain: onceproof explain lost-write" in text
+
+
 def test_the_last_failures_are_kept_between_gates(project: Runs, tmp_path: Path) -> None:
     gate("--update")
     project["good"] = verdict("good", Outcome.VIOLATED, "lost-write")
@@ -387,9 +395,16 @@ def test_the_last_failures_are_kept_between_gates(project: Runs, tmp_path: Path)
     [
         ("", "has no table"),
         ("[gate", "is not TOML"),
-        ("[gate]\nscenarios = []", "gate.: scenarios and qualifications are both empty"),
-        ('[gate]\nscenarios = [{path = "a.yaml", expects = "held"}]', "gate.scenarios.0.expects: Extra inputs"),
-        ('[gate]\nscenarios = [{path = "a.yaml", expect = "bad"}]', "gate.scenarios.0.expect: .*'held' or 'violated'"),
+        ("[gate]\nscenarios = []", "toml:1: gate: .*: scenarios and qualifications are both empty"),
+        (
+            '[gate]\nscenarios = [{path = "a.yaml", expct = "held"}]',
+            r"toml:2: gate.scenarios\[0\].expct: unknown key 'expct'; did you mean 'expect'\?",
+        ),
+        (
+            '[gate]\nscenarios = [\n{path = "a", expect = "held"},\n{path = "b", expect = "violatd"},\n]',
+            r"toml:4: gate.scenarios\[1\].expect: unknown expect 'violatd'; did you mean 'violated'\?",
+        ),
+        ("[gate]\nscenarios = [{path = 2024-01-01, expect = 1}]", r"gate.scenarios\[0\].expect: .*1 is not allowed"),
         ('[gate]\nscenarios = [{path = "a.yaml", anomaly = "duplicate"}]', "needs expect = 'violated'"),
         (
             '[gate]\nscenarios = [{path = "a", expect = "violated", anomaly = "duplicat"}]',
@@ -399,11 +414,11 @@ def test_the_last_failures_are_kept_between_gates(project: Runs, tmp_path: Path)
         ('[gate]\nqualifications = [{path = "a"}, {path = "a"}]', "gate.qualifications names 'a' twice"),
         (
             '[gate]\nqualifications = [{path = "a", budget = "5"}]',
-            "gate.qualifications.0.budget: budget '5' is not a duration",
+            r"gate.qualifications\[0\].budget: .*budget '5' is not a duration",
         ),
         (
             '[gate]\nqualifications = [{path = "a", expect = "bad"}]',
-            "gate.qualifications.0.expect: .*'held' or 'violated'",
+            r"gate.qualifications\[0\].expect: unknown expect 'bad'; known: held, violated",
         ),
     ],
 )
@@ -412,6 +427,17 @@ def test_wrong_settings_name_the_value(tmp_path: Path, text: str, message: str) 
     file.write_text(text)
     with pytest.raises(UsageError, match=message):
         settings.read(file)
+
+
+@pytest.mark.parametrize("text", [None, "", "[gate]\nscenarios = []"])
+def test_the_example_in_a_message_can_be_pasted(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "onceproof.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        settings.read(file)
+    file.write_text(str(refused.value.hint).partition("for example:\n")[2])
+    assert [item.path for item in settings.read(file).items] == ["orders.yaml", "old_orders.yaml"]
 
 
 def test_missing_files_are_usage_errors(project: Runs) -> None:

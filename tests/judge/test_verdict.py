@@ -100,10 +100,14 @@ def test_a_job_that_cannot_start_is_reported_with_the_cause_first_and_a_hint(cle
 
 
 def test_a_job_that_fails_without_an_exception_is_reported_with_its_last_lines(clean_run: Any) -> None:
-    failure = {"causes": [], "foreign_address": None, "log": "logs/driver-0.log"}
+    failure = {"causes": [], "foreign_address": None, "log": "logs/driver-0.log", "hint": "install it"}
     clean_run.document["job"] |= {"died_before_fault": True, "failure": failure, "log_tail": "no table named x"}
     (reason,) = judge(clean_run.save()).reasons
-    assert reason.splitlines()[1:] == ["no table named x", "full log: logs/driver-0.log in the run directory"]
+    assert reason.splitlines()[1:] == [
+        "no table named x",
+        "full log: logs/driver-0.log in the run directory",
+        "install it",
+    ]
 
 
 def test_a_job_that_never_reads_its_topic_has_no_other_reason(clean_run: Any) -> None:
@@ -380,3 +384,20 @@ def test_an_input_topic_may_be_named_input(stored_run: Any) -> None:
     assert verdict.outcome == "held"
     assert verdict.counts["input"] == 2
     assert verdict.batches[0].records == 1
+
+
+def test_a_table_that_does_not_exist_is_not_judged(clean_run: Any) -> None:
+    """A scenario that misspells it looks the same as a job that lost everything."""
+    note = "there is no table 'row': nothing created it, or it has another name (did you mean 'rows'?)"
+    clean_run.document["outputs"] = {"rows": {"columns": None, "note": note, "rows": 0}}
+    clean_run.tables["output"] = [row for row in clean_run.tables["output"] if row["output"] != "rows"]
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reasons == (f"output rows cannot be judged: {note}",)
+    assert not any(finding.output == "rows" for finding in verdict.findings)
+
+
+def test_an_empty_table_that_exists_is_judged(clean_run: Any) -> None:
+    clean_run.document["outputs"] = {"rows": {"columns": {"p": "integer"}, "note": None, "rows": 0}}
+    clean_run.tables["output"] = [row for row in clean_run.tables["output"] if row["output"] != "rows"]
+    assert judge(clean_run.save()).outcome is Outcome.VIOLATED

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from onceproof.pipeline.failure import causes, foreign_address
+from onceproof.pipeline.failure import causes, foreign_address, missing_module, worth_showing
 
 JDBC = """\
 26/11/22 13:55:13 WARN NativeCodeLoader: Unable to load native-hadoop library
@@ -72,3 +74,45 @@ def test_a_log_without_an_exception_has_no_cause() -> None:
 )
 def test_an_address_that_is_not_of_the_run_is_found(log: str, address: str | None) -> None:
     assert foreign_address(log, ["127.0.0.1:40001", "postgresql://job@127.0.0.1:40002/job"]) == address
+
+
+def test_what_spark_writes_in_every_run_is_not_shown() -> None:
+    log = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
+26/11/28 08:34:12 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...
+Setting default log level to "WARN".
+batch 1: dry run
+26/11/28 08:34:18 WARN ProcessingTimeExecutor: Current batch is falling behind.
+26/11/28 08:34:19 WARN TaskSetManager: Lost task 0.0 in stage 1.0
+java.lang.IllegalStateException: no table
+\tat Job.run(Job.java:1)
+26/11/28 08:34:20 ERROR MicroBatchExecution: Query terminated
+"""
+    assert worth_showing(log, 12).splitlines() == [
+        "batch 1: dry run",
+        "26/11/28 08:34:19 WARN TaskSetManager: Lost task 0.0 in stage 1.0",
+        "java.lang.IllegalStateException: no table",
+        "\tat Job.run(Job.java:1)",
+        "26/11/28 08:34:20 ERROR MicroBatchExecution: Query terminated",
+    ]
+    assert worth_showing(log, 1).splitlines() == ["26/11/28 08:34:20 ERROR MicroBatchExecution: Query terminated"]
+    assert worth_showing("26/11/28 08:34:18 WARN X: y\n", 12) == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            "/usr/bin/python3",
+            "the job ran with /usr/bin/python3, which has no module psycopg: install it there, or begin the",
+        ),
+        (sys.executable, f"{{python}} is {sys.executable}, which has no module psycopg: install it there"),
+        ("spark-submit", "the Python that spark-submit uses has no module psycopg"),
+        (None, "the job's image has no module psycopg"),
+    ],
+)
+def test_a_missing_module_names_the_python_that_lacks_it(program: str | None, expected: str) -> None:
+    hint = missing_module(["ModuleNotFoundError: No module named 'psycopg'"], program)
+    assert hint is not None and hint.startswith(expected)
+    assert missing_module(["KeyError: 'psycopg'"], program) is None

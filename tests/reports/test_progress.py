@@ -45,7 +45,7 @@ def test_phases_faults_and_restarts_get_a_line() -> None:
         "   2.0 s    job started",
         "   4.0 s    fault 1: crash driver fired at batch 2, after-sink-commit",
         "   4.1 s    job exited, code -9 (ended by onceproof)",
-        "   4.2 s    job restarted (start 2)",
+        "   4.2 s    job restarted (start 1)",
         "   5.0 s    fault 1: crash driver missed at batch 2, after-sink-commit: commits/2 there",
         "   6.0 s    warning: [bold]odd[/bold]",
     ]
@@ -53,7 +53,7 @@ def test_phases_faults_and_restarts_get_a_line() -> None:
 
 def test_a_log_gets_a_line_about_batches_every_ten_seconds() -> None:
     assert len(lines(batches(100, 0.5)).splitlines()) == 4  # at 10, 20, 30 and 40 s
-    assert "batch 20   records in 0   out 2,100" in lines(batches(100, 0.5))
+    assert "batch 20   records fed 0   in committed batches 2,100" in lines(batches(100, 0.5))
 
 
 def test_a_terminal_shows_what_runs_which_batch_which_fault_and_the_time_left() -> None:
@@ -70,7 +70,7 @@ def test_a_terminal_shows_what_runs_which_batch_which_fault_and_the_time_left() 
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text[text.rindex("mine") :])
     for row in (
         "phase draining: faults are healed",
-        "batch 2   records in 500   out 300",
+        "batch 2   records fed 500   in committed batches 300",
         "fault crash driver: struck, not healed yet",
         "time  0:00 used, 5:00 left of 5:00",
     ):
@@ -85,13 +85,13 @@ def test_the_state_follows_the_events() -> None:
         Event(5.0, "job.started", {"start": 1}),
     ]:
         state.add(event)
-    assert state.summary() == "batch 2   records in 0   out 300   restarts 1   active: crash driver"
+    assert state.summary() == "batch 2   records fed 0   in committed batches 300   restarts 1   active: crash driver"
     state.add(Event(6.0, "fault.healed", FAULT))
     assert state.rows()["fault"] == "none active"
     state.add(Event(6.0, "fault.hit", FAULT))
     assert state.rows()["fault"] == "none active, 1 hit"
     state.add(Event(7.0, "batch.committed", {"query": "other", "batch": 9, "records": None}))
-    assert state.summary() == "batch other 9, q 2   records in 0   out 300   restarts 1"
+    assert state.summary() == "batch other 9, q 2   records fed 0   in committed batches 300   restarts 1"
 
 
 @pytest.mark.parametrize("kind", ["point", "batch.planned", "fault.armed", "unheard.of"])

@@ -5,14 +5,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from onceproof.base.errors import ScenarioError, UsageError
+from onceproof.cli.app import app
 from onceproof.scenario.kinds import store_fields
 from onceproof.scenario_files import shipped
 from onceproof.scenario_files.load import load, load_all
 from onceproof.scenario_files.shipped import find, names
 
 ProblemsOf = Callable[..., str]
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "plan", "qualify", "explore"])
+def test_a_job_instead_of_a_scenario_is_refused_with_the_command_that_drafts_one(command: str, tmp_path: Path) -> None:
+    job = tmp_path / "my job.py"
+    job.write_text("print()\n")
+    done = CliRunner().invoke(app, [command, str(job)])
+    assert done.exit_code == 2 and "is a Python file, not a scenario" in done.stderr
+    assert f"onceproof init -- python '{job}'" in done.stderr
 
 
 def test_a_valid_scenario_is_named_after_its_file(write: Callable[..., Path]) -> None:

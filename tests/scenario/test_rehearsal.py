@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from onceproof.base.errors import ScenarioError
+from onceproof.cli.app import app
 from onceproof.cli.show.plan import planned
 from onceproof.cli.show.validate import validated
 from onceproof.scenario_files.load import load_file, warnings
@@ -29,7 +32,11 @@ def warnings_of(folder: Path, **changes: Any) -> list[tuple[int, str]]:
     )
     path = folder / "job.yaml"
     path.write_text(json.dumps({**SCENARIO, **changes}, indent=1))
-    return [(problem.place.line, problem.message) for problem in warnings(load_file(path))]
+    try:
+        found = warnings(load_file(path))
+    except ScenarioError as refused:  # the sample is complete, so a query that cannot be prepared cannot be run
+        found = refused.problems
+    return [(problem.place.line, problem.message) for problem in found]
 
 
 def sql(query: str, **more: Any) -> dict[str, Any]:
@@ -122,6 +129,35 @@ def test_plan_and_validate_print_the_warnings(tmp_path: Path) -> None:
     for text in (validated([name], as_json=True), planned(name, as_json=True)):
         (warning,) = json.loads(text)["warnings"]
         assert "LIMIT" in warning["message"] and warning["place"]["line"] > 1
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "run"])
+def test_a_column_that_no_record_has_is_an_error_with_the_nearest_name(tmp_path: Path, command: str) -> None:
+    warnings_of(tmp_path, oracle=sql("SELECT id, amout FROM orders"))
+    done = CliRunner().invoke(app, [command, str(tmp_path / "job.yaml")])
+    assert done.exit_code == 2
+    assert 'Referenced column "amout" not found' in done.stderr
+    assert "did you mean 'amount'?" in done.stderr
+
+
+def test_a_column_that_a_record_outside_the_sample_may_have_is_a_warning(tmp_path: Path) -> None:
+    """So it is if another producer writes records that the run does not feed."""
+    (tmp_path / "more.jsonl").write_text("".join(f'{{"id": {number}}}\n' for number in range(9)))
+    options = {"dataset": "file", "options": {"file": "{here}/more.jsonl"}}
+    path = tmp_path / "job.yaml"
+    aborted = {
+        "fault": "aborted-input",
+        "target": "input",
+        "at": {"batch": 1, "point": "after-offset-log"},
+        "records": 1,
+    }
+    changes = {
+        "input": [{"topic": "orders", **options, "rows": 4, "chunks": 4}],
+        "oracle": sql("SELECT id, note FROM orders"),
+    }
+    path.write_text(json.dumps({**SCENARIO, **changes, "chaos": [aborted]}))
+    (warning,) = warnings(load_file(path))
+    assert 'Referenced column "note" not found' in warning.message
 
 
 @pytest.mark.parametrize("name", ["flights-with-weather", "plane-sessions", "effectively-once"])

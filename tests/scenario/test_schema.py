@@ -120,10 +120,19 @@ def test_the_fields_of_a_kind_are_listed() -> None:
         assert target in text
     (sql,) = json.loads(listing_of("oracles", "sql", as_json=True))["oracles"]
     assert sql["fields"]["queries"].startswith("output -> SELECT over the input")
-    with pytest.raises(UsageError, match="there is no 'crsh' among the faults; did you mean 'crash'"):
+    with pytest.raises(UsageError, match="there is no 'crsh' among the faults; did you mean 'crash'\\?"):
         listing_of("faults", "crsh", as_json=False)
     with pytest.raises(UsageError, match="points have no fields"):
         listing_of("points", "in-tasks", as_json=False)
+
+
+def test_a_fault_is_listed_with_an_example_of_its_own_kind_of_pipeline() -> None:
+    text = listing_of("faults", "crash-at-frame", as_json=False)
+    assert "for example, in scenario " in text
+    assert "  - {fault: crash-at-frame, target: driver, service: " in text and ", at: {batch: " in text
+    for each in json.loads(listing_of("faults", "crash", as_json=True))["faults"]:
+        of_batch = "at: {batch: " in each.get("example", "")
+        assert "example" not in each or of_batch is not each["name"].endswith("(consumer)")
 
 
 def test_the_list_of_faults_names_their_targets() -> None:

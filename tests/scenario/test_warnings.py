@@ -70,3 +70,22 @@ def test_the_password_is_accepted_only_in_variables(write: Write) -> None:
     assert scenario.model_dump()["pipeline"]["env"] == {"PGPASSWORD": "{postgres.password}"}
     with pytest.raises(ScenarioError, match="the process list would show the password"):
         load(write(("--kafka,", "'--pw={postgres.password}', --kafka,")))
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("CREATE TABLE flight_out (id text)", "does not create table 'flights_out'"),
+        ("CREATE TABLE Public.Flights_Out (id text)", None),
+        ("CREATE TABLE x (id text); ALTER TABLE x RENAME TO flights_out", None),
+        ("CREATE SCHEMA shop", None),
+    ],
+)
+def test_an_output_table_that_no_statement_creates_is_warned_of(write: Write, sql: str, expected: str | None) -> None:
+    path = write(
+        ("--topic,", "'--checkpoint={checkpoint}/x', --topic,"),
+        ("tables: [planes]", f"tables: [planes]\n    sql: {sql}"),
+    )
+    found = warnings_of(path)
+    assert len(found) == (expected is not None)
+    assert expected is None or (expected in found[0] and "did you mean 'flight_out'?" in found[0])

@@ -286,6 +286,7 @@ def test_changes_replay_to_the_snapshot(stack: EmbeddedStack, tmp_path: Path) ->
         "changed": "changed",
         "emptied": "public.emptied",
         "none": "never_made",
+        "misspelt": "change",
     }
     with HistoryWriter(tmp_path) as writer:
         found = collect_postgres(stack.postgres, tables, writer)
@@ -295,6 +296,7 @@ def test_changes_replay_to_the_snapshot(stack: EmbeddedStack, tmp_path: Path) ->
     assert found["odd"].generated == ["twice"]
     assert found["none"].columns is None
     assert "no table 'never_made'" in (found["none"].note or "")
+    assert "did you mean 'changed'?" in (found["misspelt"].note or "")
 
     (odd,) = [r["content"] for r in rows(tmp_path, "snapshot") if r["output"] == "odd"]
     assert json.loads(odd) == {

@@ -13,7 +13,7 @@ from onceproof.base.timeline import Listener
 from onceproof.history.not_a_run import check_exists
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import VERDICT_FILE, Finding, Outcome, Verdict
-from onceproof.reports import commands
+from onceproof.reports import commands, fixes
 from onceproof.reports.report import PAGE_FILE
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import Scenario
@@ -49,6 +49,14 @@ class Run:
         page = self.run_dir / PAGE_FILE
         return page if page.is_file() else self.run_dir / VERDICT_FILE
 
+    def _fixes(self, finding: Finding) -> tuple[str, ...]:
+        faults = [
+            text
+            for fault in self.verdict.faults
+            for text in (fault.fault, f"{fault.fault} {fault.target}", fault.point or "")
+        ]
+        return fixes.of_scenario(finding.anomaly, self.scenario, faults, finding.output)
+
     def assert_held(self) -> None:
         """Raise `AssertionError` unless every fault hit and the output matches the claim."""
         __tracebackhide__ = True
@@ -69,12 +77,14 @@ class Run:
             raise AssertionError(self.explain(f"expected violated{' by ' if anomalies else ''}{', '.join(anomalies)}"))
 
     def explain(self, expected: str) -> str:
-        """The verdict, the findings with one witness each, and the path of the report, in a few lines."""
+        """The verdict, the findings with one witness and one fix each, and the path of the report, in a few lines."""
         verdict = self.verdict
         lines = [f"{verdict.scenario}: {verdict.word}, {expected}"]
         for finding in self.findings[:_FINDINGS_SHOWN]:
             lines.append(f"  {finding.anomaly} in {finding.output}: {finding.summary}")
             lines += [f"    {line}" for witness in finding.witnesses[:1] for line in witness.argument.splitlines()]
+            lines += [f"    fix: {fix}" for fix in self._fixes(finding)[:1]]
+            lines.append(f"    explain: onceproof explain {finding.anomaly}")
         if len(self.findings) > _FINDINGS_SHOWN:
             lines.append(f"  ... and {len(self.findings) - _FINDINGS_SHOWN} more")
         if not self.findings:

@@ -16,6 +16,7 @@ from onceproof.base.standard_streams import kept
 from onceproof.ci_output.result import CiResult, of_run
 from onceproof.ci_output.server import publish
 from onceproof.cli.output import Output, crashed, write_file
+from onceproof.cli.show.validate import warning_lines
 from onceproof.history.not_a_run import check_exists
 from onceproof.history.run_directory import private_files
 from onceproof.history.run_record import FILE, RunRecord
@@ -25,8 +26,8 @@ from onceproof.reports.report import PAGE_FILE, RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario.tiers import Tier, tier_of
-from onceproof.scenario_files.load import LoadedScenario, load_all
-from onceproof.scenario_files.shipped import names
+from onceproof.scenario_files.load import LoadedScenario, all_warnings, load_all
+from onceproof.scenario_files.shipped import folder, names
 from onceproof.stack.profiles import profile_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ def run_scenarios(
     without = [each.scenario.name for each, its in zip(loaded, tiers, strict=True) if its != how]
     if without and not everything:
         raise UsageError(f"--tier {how} is for Spark jobs; {without[0]} runs plain consumers", hint="leave it out")
+    own = [each for each in loaded if each.path.parent != folder()]  # no shipped scenario has warnings
+    for line in warning_lines(warning for _, some in all_warnings(own) for warning in some):
+        output.say(line)
     for _, file in files:
         write_file(file, "")  # fail now, not after ten minutes of running
     results: list[ScenarioResult] = []

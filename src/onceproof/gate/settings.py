@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from onceproof.base.duration import seconds
 from onceproof.base.errors import UsageError
 from onceproof.base.registry import suggest
 from onceproof.judge.checker import checkers
+from onceproof.scenario.problem import Complaint
+from onceproof.scenario_files.explain import validate
 
 FILE = "onceproof.toml"
-_EXAMPLE = 'for example: [gate] scenarios = [{path = "orders.yaml", expect = "held"}]'
+_EXAMPLE = """for example:
+  [gate]
+  scenarios = [
+      {path = "orders.yaml"},
+      {path = "old_orders.yaml", expect = "violated", anomaly = "duplicate"},
+  ]"""
 
 
 class GateScenario(BaseModel):
@@ -91,6 +100,19 @@ class _Gate(BaseModel):
         return self
 
 
+def _place(file: Path, text: str, gate: dict[str, Any], wrong: Complaint) -> str:
+    """The file, the line if only one can be meant, and the path of the value. tomllib gives no lines."""
+    key = next((step for step in reversed(wrong.loc) if isinstance(step, str)), "gate")
+    pattern = re.compile(rf"(?<![\w-])[\"']?{re.escape(key)}[\"']?\s*=" if wrong.loc else r"^\s*\[gate\]")
+    lines = [number for number, line in enumerate(text.splitlines(), start=1) if pattern.search(line)]
+    if len(lines) > 1 and len(wrong.loc) > 1 and isinstance(wrong.loc[1], int):
+        item = gate[str(wrong.loc[0])][wrong.loc[1]]
+        path = json.dumps(item.get("path")) if isinstance(item, dict) else ""
+        lines = [number for number in lines if path in text.splitlines()[number - 1]]
+    line = f":{lines[0]}" if len(lines) == 1 else ""
+    return f"{file}{line}: gate{''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in wrong.loc)}"
+
+
 @dataclass(frozen=True)
 class GateSettings:
     file: Path
@@ -106,21 +128,21 @@ class GateSettings:
 def read(file: Path) -> GateSettings:
     """The settings in ``file``; its other tables are not read. Raises `UsageError` that names the wrong value."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}", hint=f"create it, {_EXAMPLE}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from None
     if not isinstance(document.get("gate"), dict):
         raise UsageError(f"{file} has no table [gate]", hint=f"add it, {_EXAMPLE}")
-    try:
-        gate = _Gate.model_validate(document["gate"], strict=True)
-    except ValidationError as error:
+    gate, wrong = validate(_Gate, json.loads(json.dumps(document["gate"], default=str)))  # TOML's dates, as text
+    if gate is None:
         lines = [
-            f"{file}: gate.{'.'.join(map(str, detail['loc']))}: {detail['msg'].removeprefix('Value error, ')}"
-            for detail in error.errors(include_url=False)
+            f"{_place(file, text, document['gate'], one)}: {one.message}{f'; {one.hint}' if one.hint else ''}"
+            for one in wrong
         ]
-        raise UsageError("\n".join(lines), hint=_EXAMPLE) from None
+        raise UsageError("\n".join(lines), hint=_EXAMPLE)
     for field, items in (("scenarios", gate.scenarios), ("qualifications", gate.qualifications)):
         paths = [item.path for item in items]
         if twice := next((path for path in paths if paths.count(path) > 1), None):

@@ -135,6 +135,7 @@ class FailureRecord(Part):
         None, description="where the job tried to connect, if no service of the run is there"
     )
     log: LooseText = Field(None, description="its log, relative to the run directory")
+    hint: LooseText = Field(None, description="what the user can do about the cause")
 
 
 class JobRecord(Part):
@@ -162,7 +163,7 @@ class JobRecord(Part):
                 "pass the addresses to the job by templates in pipeline.command or pipeline.env ({kafka}, {postgres}, "
                 "{postgres.jdbc})"
             )
-        return "\n".join(lines)
+        return "\n".join(lines if failure.hint is None else [*lines, failure.hint])
 
 
 class OpenWatermark(Part):

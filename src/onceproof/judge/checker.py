@@ -49,7 +49,8 @@ class Explanation:
     """What can be done to prevent the anomaly. Advice for one output system only begins with its name, as in ``Kafka: ...``
     (`onceproof.stores.contract.Words.system`), and advice for the producers of the input with ``Input: ...``."""
     after: Mapping[str, str] = field(default_factory=dict)
-    """Fault (``reject``, or with its target: ``crash broker``) -> what prevents the anomaly then: the first advice for such a run."""
+    """Fault (``reject``, with its target: ``crash broker``, or its point: ``between-sinks``) -> what prevents the anomaly then: the
+    first advice for such a run."""
     sources: tuple[str, ...] = ()
     """Further reading: a KIP, a ticket, a report, a chapter."""
 

@@ -17,6 +17,7 @@ from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.checkpoint_watcher import Batch, CheckpointWatcher
+from onceproof.pipeline.failure import worth_showing
 from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.list_offsets import ListOffsetsHold
 from onceproof.pipeline.no_data import BETWEEN_CHUNKS_S, Pending, pending, ran_without_input
@@ -29,6 +30,8 @@ _HEALTH_EVERY_S = 1.0
 #: So many records are sent within about a second. A driver that is stopped for longer loses its executors and its leases.
 _AT_ONCE = 50_000
 _TAIL_LINES = 12
+#: Of so many lines: most of a log's last ones may be warnings that Spark writes in every run.
+_LOOKED_AT = 200
 
 #: Spark logs this (ResolveWriteToStream) for a query without a checkpoint location whose sink does not require one.
 _TEMPORARY = "Temporary checkpoint location created"
@@ -147,7 +150,7 @@ class FeedLoop:
         finally:
             if self._hold is not None:
                 self._hold.close()
-        self._log_tail = self._job.log_end(_TAIL_LINES)
+        self._log_tail = worth_showing(self._job.log_end(_LOOKED_AT), _TAIL_LINES)
 
     def summary(self) -> dict[str, Any]:
         """The fields of ``run.json`` about the feed and the job."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from textwrap import shorten
 
 _MOST = 4
@@ -25,6 +27,12 @@ _ADDRESSES = (
     re.compile(r'server at "([^"]+)"(?: \([^)]*\))?, port (\d+)'),
     re.compile(r"\(([\w.-]+)/[\d.]*:(\d+)\)"),
 )
+#: Log4j's lines of Spark below ERROR, and what precedes them.
+_CHATTER = re.compile(
+    r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (?:TRACE|DEBUG|INFO|WARN) |WARNING: |Setting default log level to|To adjust logging level use"
+    r"|Using Spark's default log4j profile|Picked up \w+_OPTIONS|:: |\s*$"
+)
+_NO_MODULE = re.compile(r"No module named '?([\w.]+)")
 _CONNECTING = re.compile(
     r"refused|could not be established|could not translate|unknown ?host|unresolved|timed out|not be resolved", re.I
 )
@@ -46,6 +54,34 @@ def causes(log: str) -> list[str]:
     last = list(dict.fromkeys(reversed(found)))  # each layer that an exception passes often logs it again
     unwrapped = [row for row in last if not _WRAPPERS.match(row)]
     return (unwrapped or last)[:_MOST]
+
+
+def missing_module(found: Iterable[str], program: str | None) -> str | None:
+    """What to do about a module that the job's Python lacks. ``program``: the first word of its command; None in an image."""
+    module = next((match[1] for match in map(_NO_MODULE.search, found) if match is not None), None)
+    if module is None:
+        return None
+    if program is None:
+        return f"the job's image has no module {module}: install it there"
+    if program == sys.executable:
+        return f"{{python}} is {sys.executable}, which has no module {module}: install it there"
+    if not Path(program).name.startswith("python"):
+        return f"the Python that {program} uses has no module {module}: install it there"
+    return (
+        f"the job ran with {program}, which has no module {module}: install it there, or begin the command with {{python}}, "
+        f"the Python that runs onceproof ({sys.executable})"
+    )
+
+
+def worth_showing(log: str, most: int) -> str:
+    """The last lines of a log, without what Spark and the JVM write in every run: warnings without an exception, and greetings."""
+    rows = log.splitlines()
+    said = [
+        row
+        for row, following in zip(rows, [*rows[1:], ""], strict=True)
+        if not _CHATTER.match(row) or _JAVA.match(following) or following.startswith(("\t", _TRACEBACK))
+    ]
+    return "\n".join(said[-most:])
 
 
 def foreign_address(log: str, own: Iterable[str]) -> str | None:

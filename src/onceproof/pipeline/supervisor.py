@@ -20,7 +20,7 @@ import psutil
 from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
 from onceproof.pipeline import connect
-from onceproof.pipeline.failure import causes, foreign_address
+from onceproof.pipeline.failure import causes, foreign_address, missing_module
 from onceproof.pipeline.program import Program
 from onceproof.pipeline.tiers import spark_home
 from onceproof.pipeline.tiers.kept import Keeper, Tiers
@@ -51,6 +51,8 @@ class Failure:
     """The address that it could not reach, if that is not a service of the run."""
     log: str
     """The path of its log, below the run directory."""
+    hint: str | None = None
+    """What the user can do about the cause."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,9 @@ class Pipeline:
         """The causes in the log of the current driver start. ``addresses``: texts with the run's own services' addresses."""
         with self._lock:
             text = masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
-        return Failure(causes(text), foreign_address(text, addresses), f"logs/driver-{self.current_start}.log")
+        found, log = causes(text), f"logs/driver-{self.current_start}.log"
+        python = None if self._image is not None else self._program.command[0]
+        return Failure(found, foreign_address(text, addresses), log, missing_module(found, python))
 
     # -- how its JVMs are started ---------------------------------------------------------------------------------
 

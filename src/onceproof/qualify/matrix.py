@@ -153,7 +153,7 @@ def _entry(found: list[Cell]) -> Text:
 def _print_violated(page: Page, result: Qualification, explained: set[str]) -> None:
     """Print each violated cell; cells that a shared run did not separate are printed together.
 
-    ``explained``: the anomalies whose fix is on the page already.
+    ``explained``: the fixes that are on the page already.
     """
     unseparated: dict[tuple[str, str], list[Cell]] = {}
     for cell in result.cells:
@@ -216,7 +216,8 @@ def _print_anomalies(page: Page, cell: Cell, scenario: Scenario, explained: set[
     if not cell.anomalies:
         page.line("  found", "see the run")
     for name, count in sorted(cell.anomalies.items()):
-        _print_anomaly(page, name, count, scenario, explained, cell.outputs, cell.witnesses.get(name))
+        faults = () if cell.shared is not None else (cell.kind, str(cell.point))
+        _print_anomaly(page, name, count, scenario, explained, cell.outputs, cell.witnesses.get(name), faults)
 
 
 def _print_anomaly(
@@ -227,12 +228,15 @@ def _print_anomaly(
     explained: set[str],
     outputs: tuple[str, ...] = (),
     witness: str | None = None,
+    faults: tuple[str, ...] = (),
 ) -> None:
     where = f" in {', '.join(outputs)}" if outputs else ""
     what = Text(f"{name}: {_count_with_noun(count, scenario, outputs)}{where}")
-    fix = None if name in explained else next(iter(fixes.of_scenario(name, scenario)), None)
-    explained.add(name)
-    page.finding(what, witness, fix=fix, more=f"onceproof explain {name}", indent="  ")
+    output = outputs[0] if len(outputs) == 1 else None
+    fix = next(iter(fixes.of_scenario(name, scenario, faults, output)), "")
+    new = f"{name}: {fix}" not in explained
+    explained.add(f"{name}: {fix}")
+    page.finding(what, witness, fix=fix if fix and new else None, more=f"onceproof explain {name}", indent="  ")
 
 
 def _count_with_noun(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:

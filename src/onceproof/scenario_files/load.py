@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,13 +97,32 @@ def _checked(source: Merged) -> tuple[Scenario | None, list[Complaint]]:
 
 
 def warnings(loaded: LoadedScenario) -> list[Problem]:
-    """Likely mistakes in a valid scenario, which may run nevertheless: each with its line and column."""
+    """Likely mistakes in a valid scenario, which may run nevertheless: each with its line and column.
+
+    Raises `ScenarioError` if a query of the oracle certainly cannot be run.
+    """
     from onceproof.scenario_files.checks import rehearsal  # opens databases, which `load` does not need
 
     here = loaded.path.absolute().parent
     found = [*doubts.warnings(loaded.scenario, here), *formats.warnings(loaded.scenario)]
-    found += rehearsal.warnings(loaded.scenario)
+    rehearsed = rehearsal.rehearse(loaded.scenario)
+    if rehearsed.errors:
+        raise ScenarioError(_problems(loaded.source, rehearsed.errors, blame=False))
+    found += rehearsed.warnings
     return _problems(loaded.source, found, blame=False)
+
+
+def all_warnings(loaded: Iterable[LoadedScenario]) -> list[tuple[LoadedScenario, list[Problem]]]:
+    """The warnings about each scenario. Raises one `ScenarioError` with the problems of all."""
+    found, problems = [], []
+    for each in loaded:
+        try:
+            found.append((each, warnings(each)))
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(problems)
+    return found
 
 
 def load_to_judge(path: Path) -> Scenario:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.resources import files as resources
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def find(name_or_path: str | Path) -> Path:
     """The file of a scenario: a path to a YAML file, or the name of a shipped one. Raises `UsageError`."""
     text = str(name_or_path)
     path = expanded(name_or_path)
+    if is_file(path) and path.suffix == ".py":
+        hint = f"write a scenario for this job: onceproof init -- python {shlex.quote(text)}"
+        raise UsageError(f"{shortened(text)!r} is a Python file, not a scenario", hint=hint)
     if is_file(path):
         return path
     if is_path(text):

@@ -52,7 +52,7 @@ def examine() -> list[Check]:
         ("Java", _java),
         ("uv", _uv),
         ("Go", _go),
-        ("RabbitMQ", _rabbitmq),
+        ("RabbitMQ (optional)", _rabbitmq),
         ("PySpark", _pyspark),
         ("Postgres", _postgres),
         ("containers (optional)", _containers),

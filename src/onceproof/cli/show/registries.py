@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -18,7 +20,10 @@ from onceproof.oracle import oracles
 from onceproof.oracle.contract.decoders import listed
 from onceproof.reports.report import reports
 from onceproof.scenario.points import LEFT_BEHIND
+from onceproof.scenario_files import document
+from onceproof.scenario_files.explain import validate
 from onceproof.scenario_files.schema import fields
+from onceproof.scenario_files.shipped import paths
 from onceproof.stores.contract import stores
 
 
@@ -49,17 +54,42 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
         raise UsageError(f"{what} have no fields to list: remove {name!r}", hint=hint)
     found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].partition(" (")[0])]
     if not found:
-        near = suggest(name, [each for each, _, _ in with_fields[what]])
+        near = suggest(name, list(dict.fromkeys(each.partition(" (")[0] for each, _, _ in with_fields[what])))
         raise UsageError(f"there is no {name!r} among the {what}; {near}", hint=f"list them: onceproof list {what}")
+    examples = [_example(name, model) if what == "faults" else None for _, _, model in found]
     if as_json:
-        return json.dumps(
-            {what: [{"name": each, "about": about, "fields": dict(fields(m))} for each, about, m in found]}
-        )
+        entries = [
+            {"name": each, "about": about, "fields": dict(fields(model))}
+            | ({} if shown is None else {"example": shown[0]})
+            for (each, about, model), shown in zip(found, examples, strict=True)
+        ]
+        return json.dumps({what: entries})
     blocks = []
-    for each, about, model in found:
+    for (each, about, model), shown in zip(found, examples, strict=True):
         rows = fields(model)
-        blocks.append("\n".join([hanging(each, about, len(each) + 2), table(rows) if rows else "no fields"]))
+        lines = [hanging(each, about, len(each) + 2), table(rows) if rows else "no fields"]
+        blocks.append(
+            "\n".join(lines if shown is None else [*lines, f"for example, in scenario {shown[1]}:", f"  - {shown[0]}"])
+        )
     return "\n\n".join(blocks)
+
+
+def _example(fault: str, model: type[BaseModel]) -> tuple[str, str] | None:
+    """A fault of this model as a shipped scenario has it, on one line, and the scenario's name."""
+    for path in paths():
+        if f"fault: {fault}" in path.read_text(encoding="utf-8"):
+            for one in document.read(path, only=("chaos",)).data.get("chaos") or ():
+                if one.get("fault") == fault and validate(model, one)[0] is not None:
+                    return _flow(one), path.stem
+    return None
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's flow style."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in value.items())}}}"
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*( [A-Za-z][\w.-]*)*", value)
+    return value if plain else json.dumps(value, ensure_ascii=False)
 
 
 def _must_be_a_list(what: str) -> None:

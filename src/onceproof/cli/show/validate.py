@@ -8,13 +8,13 @@ from dataclasses import asdict
 
 from onceproof.base.errors import Problem, UsageError
 from onceproof.base.words import times
-from onceproof.scenario_files.load import load_all, resolved, warnings
+from onceproof.scenario_files.load import all_warnings, load_all, resolved
 from onceproof.scenario_files.shipped import find
 
 
 def validated(given: list[str], as_json: bool) -> str:
     loaded = load_all(given)
-    found = [(each.path, warnings(each)) for each in loaded]
+    found = [(each.path, some) for each, some in all_warnings(loaded)]
     if as_json:
         documents = [asdict(warning) for _, some in found for warning in some]
         return json.dumps({"valid": [str(each.path) for each in loaded], "warnings": documents})

@@ -299,10 +299,14 @@ def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
 
 
 def _not_read(case: Case, output: str) -> str | None:
-    """Why a column that is compared looks wrong in every row: it is a generated one, which was not read back."""
+    """Why what was read back cannot be compared: it is not there, or lacks a generated column that is compared."""
     record = (case.run.outputs or {}).get(output)
-    if output not in case.expectations or record is None or not record.generated:
+    if output not in case.expectations or record is None:
         return None
+    if record.columns is None and record.note is not None and not case.scenario.outputs[output].is_side_output:
+        return (
+            record.note
+        )  # a misspelt name looks the same as a job that lost everything; many a job creates dead letters late
     compared = case.expectations[output].columns
     lacking = [name for name in record.generated if name in compared and name not in (record.columns or {})]
     if not lacking:

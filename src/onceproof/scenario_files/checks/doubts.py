@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onceproof.base.paths import is_file
+from onceproof.base.registry import suggest
 from onceproof.kinds.contract import kind_of
 from onceproof.scenario import templates
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import names
+from onceproof.scenario_files.created_tables import created_tables, creates_only_these, folded
 from onceproof.scenario_files.drafts import meaning
 from onceproof.stack.external.spark import exposure
 
@@ -27,6 +29,7 @@ def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
     return [
         *_checkpoint(scenario),
         *_topics(scenario),
+        *_tables(scenario),
         *_paths(scenario, here),
         *_packages(scenario, here),
         *_spark(scenario),
@@ -56,6 +59,23 @@ def _topics(scenario: Scenario) -> Iterator[Complaint]:
                 message = f"nothing creates topic {topic!r}, which {name} names: it is neither an input nor prepared"
                 hint = f"pipeline: prepare: topics: {{{topic}: {{partitions: 3}}}}"
                 yield Complaint(("pipeline", *loc), message, hint)
+
+
+def _tables(scenario: Scenario) -> Iterator[Complaint]:
+    """Output tables that ``prepare.sql`` does not create, although it creates others. Sinks create those for dead letters."""
+    sql = scenario.pipeline.prepare.sql
+    known = [table.name for table in created_tables(sql)]
+    if not known or not creates_only_these(sql):
+        return
+    for output, spec in scenario.outputs.items():
+        places: list[tuple[Loc, str]] = [] if spec.table is None or spec.is_side_output else [(("table",), spec.table)]
+        places += [] if spec.progress is None else [(("progress", "table"), spec.progress.table)]
+        for where, table in places:
+            if folded(table) not in known:
+                message = (
+                    f"pipeline.prepare.sql does not create table {table!r}: unless the job does, the run shows nothing"
+                )
+                yield Complaint(("outputs", output, *where), message, suggest(table, known))
 
 
 def _paths(scenario: Scenario, here: Path) -> Iterator[Complaint]:

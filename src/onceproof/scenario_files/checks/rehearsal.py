@@ -1,13 +1,16 @@
 """Prepares an oracle's queries on a sample of the input, to warn of errors before a run.
 
-The first and the last records of each data set become views, as when a run is judged; no query runs over them. The results are
-warnings, not errors: a record outside the sample may have a field that the sample lacks.
+The first and the last records of each data set become views, as when a run is judged; no query runs over them. A query that
+cannot be prepared is an error if these are all records that a run feeds. Otherwise it is a warning: a record outside the sample
+may have a field that the sample lacks.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +19,9 @@ import duckdb
 import pyarrow.parquet as pq
 
 from onceproof.base.errors import NotEvaluated
+from onceproof.base.registry import suggest
 from onceproof.data import dataset_of, datasets, rows_of
+from onceproof.faults.foreign_transaction import ForeignSpec
 from onceproof.history.reader import History
 from onceproof.history.run_record import RunRecord
 from onceproof.history.schema import TABLES
@@ -34,16 +39,28 @@ from onceproof.scenario.problem import Complaint, Loc
 
 #: How many records of each data set are sampled. Closing records come last and may have other fields.
 FIRST, LAST = 2_000, 200
+_UNKNOWN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 
 
-def warnings(scenario: Scenario) -> list[Complaint]:
-    """Likely mistakes in a valid scenario's oracle, each with its place."""
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is wrong with the oracle of a valid scenario, each with its place."""
+
+    errors: list[Complaint]
+    """In a run, too, these queries cannot be run."""
+    warnings: list[Complaint]
+
+
+def rehearse(scenario: Scenario) -> Rehearsal:
     oracle, loc = scenario.oracle, cast("Loc", ("oracle",))
     if isinstance(oracle, ReferenceSpec) and oracle.anchor is not None:
         oracle, loc = oracle.anchor, ("oracle", "anchor")
     if not isinstance(oracle, SqlSpec | IdentitySpec):
-        return []
-    return [*_unordered(oracle, loc), *_unprepared(scenario, oracle, loc)]
+        return Rehearsal([], [])
+    unclear, wrong = list(_unordered(oracle, loc)), _unprepared(scenario, oracle, loc)
+    more = any(isinstance(fault, ForeignSpec) for fault in scenario.chaos)  # it writes records that are not fed
+    certain = _sample_size(scenario) is None and not more
+    return Rehearsal(wrong, unclear) if certain else Rehearsal([], [*unclear, *wrong])
 
 
 def _unordered(oracle: SqlSpec | IdentitySpec, loc: Loc) -> Iterator[Complaint]:
@@ -94,9 +111,17 @@ def _prepared(
         except duckdb.Error as error:
             why = " ".join(str(error).partition("\n\nLINE ")[0].split())
             message = f"the oracle's query for output {output!r} cannot be run: {why}"
-            yield Complaint((*loc, field, output), message, _sample_size(scenario))
+            hint = "\n".join(filter(None, (_near(why), _sample_size(scenario))))
+            yield Complaint((*loc, field, output), message, hint or None)
         except NotEvaluated as gap:
             yield Complaint((*loc, field, output), str(gap), _sample_size(scenario))
+
+
+def _near(why: str) -> str | None:
+    """The column that the user may have meant instead of one that DuckDB does not find."""
+    unknown = _UNKNOWN.search(why)
+    near = "" if unknown is None else suggest(unknown[1] or unknown[2], re.findall(r'"([^"]+)"', why[unknown.end() :]))
+    return near if near.startswith("did you mean") else None
 
 
 def _sample_history(scenario: Scenario, folder: Path) -> History:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import duckdb
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from onceproof.scenario_files.created_tables import CreatedTable, created_tables, folded
 from onceproof.scenario_files.drafts.command import DECIDE, SECRET, Job, Word
 from onceproof.scenario_files.drafts.sample import Sample
 from onceproof.values.canonical import quote
@@ -22,6 +23,8 @@ _BARE_WORD = re.compile(r"^--?[A-Za-z][\w.,=/{}@+-]*$")
 _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 #: Fields of the data set `numbers`, which is fed if there is no sample.
 _NUMBERS = {"id": "bigint", "key": "text", "seq": "bigint", "payload": "text"}
+#: Columns with the position of a record -> how the oracle names it.
+_POSITION = {"src_partition": "_partition", "src_offset": "_offset"}
 _CHUNKS = 6
 #: Next to the scenario; the first line names it, for editors.
 SCHEMA_FILE = "onceproof.schema.json"
@@ -37,6 +40,39 @@ class Fed:
     @property
     def chunks(self) -> int:
         return _CHUNKS if self.sample is None else min(_CHUNKS, self.sample.rows)
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of the job, as it is proposed."""
+
+    name: str
+    where: str
+    """The setting that locates it."""
+    identity: tuple[str, ...] = ()
+    """Its columns; empty if nothing identifies a row but the record's position."""
+    kind: str = "append"
+    key: tuple[str, ...] = ()
+    """The table's primary key, if it has no column for the proposed identity."""
+    ignore: tuple[str, ...] = ()
+    """Columns that the database fills in with a time or a number."""
+
+    @property
+    def _given(self) -> dict[str, str]:
+        return {name: _sql(name) for name in self.identity} or _POSITION
+
+    @property
+    def columns(self) -> str:
+        """The identity as the oracle `identity` gives it: columns and expressions."""
+        return ", ".join(f"{scalar(name)}: {scalar(expression)}" for name, expression in self._given.items())
+
+    @property
+    def query(self) -> str:
+        """The identity as the oracle `sql` gives it: the columns of a SELECT."""
+        selected = [text if name in self.identity else f"{text} AS {name}" for name, text in self._given.items()]
+        if self.kind == "upsert":
+            return f"DISTINCT {', '.join(selected)}"
+        return ", ".join([*selected, "_topic", "_partition", "_offset", "_key"])
 
 
 @dataclass(frozen=True)
@@ -67,14 +103,37 @@ class Draft:
         return self.sample.identity if self.sample else ("id",)
 
     @property
-    def outputs(self) -> dict[str, str]:
-        """Name of each output -> the setting that locates it."""
-        found = {}
-        for table in self.tables:
-            found[_name(table, "table")] = f"table: {scalar(table)}"
-        for topic in self.output_topics:
-            found[_name(topic, "topic")] = f"topic: {scalar(topic)}"
-        return found
+    def outputs(self) -> list[Output]:
+        created = {table.name: table for table in created_tables(self.schema)}
+        tables = [self._table(table, created.get(folded(table))) for table in self.tables]
+        topics = [
+            Output(_name(topic, "topic"), f"topic: {scalar(topic)}", self.identity) for topic in self.output_topics
+        ]
+        return list({output.name: output for output in (*tables, *topics)}.values())
+
+    def _table(self, table: str, created: CreatedTable | None) -> Output:
+        output = Output(_name(table, "table"), f"table: {scalar(table)}", self.identity)
+        if created is None:
+            return output
+        key = set(created.key)
+        if key and not key <= set(self.identity):
+            if key <= set(self.fields):
+                by_record = self.identity and set(self.identity) <= key
+                output = replace(output, identity=created.key, kind="append" if by_record else "upsert")
+            elif not set(self.identity) <= set(created.columns):
+                # With the records' identity the output is not judged until the user corrects it; a guess would be judged wrongly.
+                output = replace(output, key=created.key)
+        return replace(output, ignore=tuple(name for name in created.varying if name not in output.identity))
+
+    @property
+    def by_key(self) -> bool:
+        """Whether some output has a row for several records, which the oracle `identity` cannot express."""
+        return any(output.kind == "upsert" for output in self.outputs)
+
+    @property
+    def by_record(self) -> bool:
+        """Whether some output's identity is that of the records."""
+        return any(output.identity == self.identity for output in self.outputs)
 
     @property
     def batches(self) -> int:
@@ -87,12 +146,6 @@ class Draft:
     @property
     def has_secret(self) -> bool:
         return any(word.text.endswith(SECRET) for word in (*self.job.words, *self.job.env.values()))
-
-    @property
-    def identity_columns(self) -> str:
-        """The identity as the oracle gives it: columns and expressions."""
-        given = {name: _sql(name) for name in self.identity} or {"src_partition": "_partition", "src_offset": "_offset"}
-        return ", ".join(f"{scalar(name)}: {scalar(expression)}" for name, expression in given.items())
 
     @property
     def selected(self) -> str:

@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from onceproof.base.errors import HistoryError
+from onceproof.base.registry import suggest
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Postgres
 from onceproof.stores.postgres.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
@@ -62,7 +63,8 @@ def collect_postgres(
 
     ``numbers`` gives the commits their numbers, if the history also holds commits of other stores.
 
-    A table that does not exist is an empty output with a note, because the job may have ended before it created the table.
+    A table that does not exist has no columns, and a note that names similar tables: perhaps the job ended before it created
+    the table, perhaps the scenario misspells it.
     Raises `HistoryError` if the slot or a table cannot be read.
     """
     with reading(postgres.harness_conninfo) as connection:
@@ -85,7 +87,10 @@ def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryW
             places = {output: _resolve(connection, table) for output, table in tables.items()}
             for output, place in places.items():
                 if place is None:
-                    raise HistoryError(f"output {output!r} cannot be read: there is no table {tables[output]!r}")
+                    near = suggest(tables[output], _table_names(connection))
+                    raise HistoryError(
+                        f"output {output!r} cannot be read: there is no table {tables[output]!r}", hint=near
+                    )
             return {o: _collect_snapshot(connection, o, tables[o], p, writer, _ANY_KIND) for o, p in places.items()}
 
 
@@ -112,6 +117,15 @@ def _resolve(connection: psycopg.Connection[Any], table: str) -> Place | None:
                WHERE c.oid = to_regclass(%s)"""
     row = connection.execute(query, [table]).fetchone()
     return None if row is None else (row[0], row[1])
+
+
+def _table_names(connection: psycopg.Connection[Any]) -> list[str]:
+    """The tables and views that a user could mean, with their schema if they need it."""
+    query = """SELECT CASE WHEN pg_table_is_visible(c.oid) THEN c.relname ELSE n.nspname || '.' || c.relname END
+               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'
+               ORDER BY 1"""
+    return [name for (name,) in connection.execute(query)]
 
 
 def _outputs_by_table(places: Mapping[str, Place | None]) -> dict[Place, list[str]]:
@@ -195,7 +209,8 @@ def _collect_snapshot(
 ) -> TableOutput:
     """``kinds``: which columns are read, as values of ``pg_attribute.attgenerated``; others only if they are not generated."""
     if place is None:
-        return TableOutput(None, f"there is no table {table!r}: the job never created it")
+        near = suggest(table, _table_names(connection))
+        return TableOutput(None, f"there is no table {table!r}: nothing created it, or it has another name ({near})")
     every = _columns(connection, place)
     columns = {name: sql_type for name, (sql_type, kind) in every.items() if kind in kinds}
     generated = [name for name, (_, kind) in every.items() if kind]
