@@ -237,12 +237,13 @@ class KafkaTarget:
     fences = False
     publishes = False
     service = "kafka"
+    progress_partitions = 1
 
     def __init__(self, stack: EmbeddedStack, package: str = "onceproof.sinks") -> None:
         self.broker, self.package = stack.kafka, package
         self.topic = self.pipeline = f"t{uuid.uuid4().hex[:8]}"
         self.broker.create_topic(self.topic, 1)
-        self.broker.create_topic(f"{self.topic}-progress", 1)
+        self.broker.create_topic(f"{self.topic}-progress", self.progress_partitions)
         self._hold: Hold | None = None
 
     def recipe(self, checkpoint: FakeCheckpoint, **settings: Any) -> Recipe:
@@ -318,7 +319,10 @@ class Bench:
         raise AssertionError(f"expected {kind}, but the batch was {'written' if result else 'skipped'}")
 
     def error(self, kind: str) -> type[Exception]:
-        found: type[Exception] = getattr(self._errors, kind)
+        """``OffsetGap``, of the module of errors; ``kafka_progress:ProgressUnreadable``, of another one."""
+        module, _, name = kind.rpartition(":")
+        where = importlib.import_module(f"{self.target.package}.{module}") if module else self._errors
+        found: type[Exception] = getattr(where, name)
         return found
 
     @contextmanager
