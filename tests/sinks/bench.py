@@ -26,6 +26,7 @@ from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.transactions import open_transactions
 
+from .as_spark import AsSpark
 from .conftest import FakeCheckpoint
 
 #: Every check takes less. A sink that waits for ever fails.
@@ -45,8 +46,12 @@ class Recipe:
     kind: str
     args: list[str]
     settings: dict[str, Any]
+    is_format: bool = False
+    """``kind`` is a streaming format, and ``settings`` are its options."""
 
     def make(self) -> Sink:
+        if self.is_format:
+            return AsSpark(self.package, self.kind, self.settings)
         made: Sink = getattr(importlib.import_module(f"{self.package}.{self.module}"), self.kind)(
             *self.args, **self.settings
         )

@@ -15,6 +15,7 @@ from typing import Any
 from .bench import LONGEST_S, Bench
 from .dead_letter_topics import CHECKS as DEAD_LETTER_TOPICS
 from .dead_letters import CHECKS as DEAD_LETTERS
+from .formats import OF_FORMATS
 from .outbox import CHECKS as OUTBOX
 from .partitioned import OF_TASKS, WITHOUT_STATE
 from .staged import CHECKS as STAGED
@@ -303,6 +304,7 @@ OF: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "postgres-increment": (increments_add_up,),
     "kafka": (commit_is_sent_again, commit_after_the_successor_has_read),
     "kafka-tasks": (commit_is_sent_again, commit_after_the_successor_has_read, *OF_TASKS),
+    **OF_FORMATS,
     **OUTBOX,
     **STAGED,
     **DEAD_LETTERS,
