@@ -31,6 +31,8 @@ from onceproof.sinks.postgres import PostgresAppend, PostgresUpsert
 from onceproof.sinks.postgres_copy import copy_rows
 from onceproof.sinks.postgres_outbox import PostgresOutbox
 from onceproof.sinks.postgres_staged import PostgresStaged
+from onceproof.sinks.tasks import formats
+from onceproof.sinks.tasks.kafka import KafkaPartitioned
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import producer_config
@@ -161,6 +163,30 @@ class Bench:
         own["dead_letters"] = f"{topic}-dead" if letters else None
         return KafkaTransactional(self.kafka.client_bootstrap, topic, **own, **self.own())
 
+    def kafka_tasks(self) -> Callable[[pa.Table, int], object]:
+        """Each batch is the rows of one source partition, as one task writes them."""
+        topic = f"t{uuid.uuid4().hex[:8]}"
+        for name in (topic, f"{topic}-progress"):
+            self.kafka.create_topic(name, 1)
+        own: dict[str, Any] = {"progress_topic": f"{topic}-progress", "key": "key", "value": ["id", "key", "payload"]}
+        sink = KafkaPartitioned(self.kafka.client_bootstrap, topic, source=["partition", "id"], **own, **self.own())
+
+        def write(rows: pa.Table, batch: int) -> None:
+            sink.write(rows.append_column("partition", pa.repeat(0, rows.num_rows)), batch)
+
+        return write
+
+    def by_format(self, kind: str, options: dict[str, str]) -> Callable[[pa.Table, int], object]:
+        """As Spark calls it, with one task, in one process. Spark makes the writer twice for each batch."""
+        own = self.own()
+        made = {**options, "pipeline": own["pipeline"], "checkpointLocation": str(own["checkpoint"])}
+
+        def write(rows: pa.Table, batch: int) -> None:
+            planned, committing = (getattr(formats, kind)(made, rows.column_names) for _ in range(2))
+            committing.commit([planned.write(rows.to_batches(max_chunksize=10_000), batch, "run")], batch)
+
+        return write
+
     def pairs(self) -> dict[str, tuple[Callable[[pa.Table, int], object], Callable[[pa.Table, int], object]]]:
         """Sink -> how it writes a batch at-least-once, and effectively once. For dead letters: without them, and with them."""
         uri = self.server.client_uri
@@ -171,7 +197,13 @@ class Bench:
             "postgres append": (self.naive_copy(), append.write),
             "postgres upsert": (self.naive_upsert(), upsert.write),
             "postgres staged, one task": (self.naive_copy(), staged.write),
+            "postgres, staged or by a format": (
+                PostgresStaged(uri, self.table(), **self.own()).write,
+                self.by_format("PostgresWriting", {"conninfo": uri, "table": self.table()}),
+            ),
             "kafka": (self.naive_kafka(), self.kafka_sink().write),
+            "kafka from tasks, one task": (self.naive_kafka(), self.kafka_tasks()),
+            "kafka, by the driver or by one task": (self.kafka_sink().write, self.kafka_tasks()),
             "outbox": (self.naive_both(), self.outbox_sink().write),
             "dead letters, none": (
                 PostgresAppend(uri, self.table(), **self.own()).write,

@@ -18,6 +18,17 @@ SOCKET_VARIABLE = "ONCEPROOF_FAILPOINTS"
 _LONGEST_PAUSE_S = 120.0
 
 
+def socket_path() -> str | None:
+    """The harness's socket, for tasks: executors do not have the driver's environment."""
+    return os.environ.get(SOCKET_VARIABLE)
+
+
+def join(path: str | None) -> None:
+    """In a task: reach points at the harness of the driver, whose `socket_path` is ``path``."""
+    if path is not None:
+        os.environ.setdefault(SOCKET_VARIABLE, path)
+
+
 def reach(point: str, *, sink: str, batch: int, query_id: str, **facts: Any) -> None:
     """Report that ``sink`` has reached ``point`` of ``batch``, and wait until the harness lets it continue."""
     _send({"point": point, "sink": sink, "batch": batch, "query_id": query_id, "facts": facts})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import reprlib
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import IsolationLevel, KafkaException, Message
 
 PARTITION = 0
-"""All progress in a topic is in this partition, so that one end offset bounds it."""
+"""All progress of a pipeline is in one partition of the topic, so that one end offset bounds it: in this one by default."""
 
 _FIRST_WINDOW = 64
 # Even near the deadline a request must have time for its answer: a new client has to find the leader first.
@@ -36,11 +36,13 @@ class ProgressUnreadable(SinkError):
 class ProgressReader:
     """Reads one pipeline's last committed progress record. Keeps its connections between batches."""
 
-    def __init__(self, settings: dict[str, Any], topic: str, pipeline: str, *, timeout_s: float) -> None:
+    def __init__(
+        self, settings: dict[str, Any], topic: str, pipeline: str, *, timeout_s: float, partition: int = PARTITION
+    ) -> None:
         self._topic = topic
         self._key = pipeline.encode()
+        self.turn_to(partition)
         self._timeout_s = timeout_s
-        self._partition = confluent_kafka.TopicPartition(topic, PARTITION)
         self._admin = kafka_admin.AdminClient(settings)
         self._consumer = confluent_kafka.Consumer(
             {
@@ -55,6 +57,16 @@ class ProgressReader:
             }
         )
 
+    def turn_to(self, partition: int, pipeline: str | None = None) -> None:
+        """From now on, read this partition of the topic; and the progress of ``pipeline``, if it is given."""
+        self._key = self._key if pipeline is None else pipeline.encode()
+        self._partition = confluent_kafka.TopicPartition(self._topic, partition)
+        self._place = f"{self._topic}/{partition}"
+
+    def partitions(self) -> list[int]:
+        """The topic's partitions, or the one that is read if the topic does not exist. Raises `ProgressUnreadable`."""
+        return sorted(self._meet(time.monotonic() + self._timeout_s)) or [self._partition.partition]
+
     def last(self) -> Progress | None:
         """The last committed record of this pipeline, or None if there never was one. Raises `ProgressUnreadable`.
 
@@ -62,10 +74,7 @@ class ProgressReader:
         and their markers are written, so all of them are below the end offset that is read here.
         """
         deadline = time.monotonic() + self._timeout_s
-        try:
-            meet_brokers(self._admin, self._topic, timeout_s=self._left(deadline))
-        except confluent_kafka.KafkaException as error:
-            raise self._unreadable(error) from error
+        self._meet(deadline)
         end = self._stable_end(deadline)
         start = self._offset("earliest", confluent_kafka.IsolationLevel.READ_UNCOMMITTED, deadline)
         # Read backwards from the end in growing windows: normally a batch needs one small read, however long the topic is.
@@ -79,12 +88,9 @@ class ProgressReader:
         return None
 
     def all(self) -> dict[str, Progress]:
-        """Pipeline -> its last committed record, of all pipelines in the topic. Reads all of it. Raises `ProgressUnreadable`."""
+        """Pipeline -> its last committed record, of all pipelines in the partition. Reads all of it. Raises `ProgressUnreadable`."""
         deadline = time.monotonic() + self._timeout_s
-        try:
-            meet_brokers(self._admin, self._topic, timeout_s=self._left(deadline))
-        except confluent_kafka.KafkaException as error:
-            raise self._unreadable(error) from error
+        self._meet(deadline)
         end = self._stable_end(deadline)
         start = self._offset("earliest", confluent_kafka.IsolationLevel.READ_UNCOMMITTED, deadline)
         if start == end:
@@ -95,6 +101,19 @@ class ProgressReader:
     def close(self) -> None:
         self._consumer.close()
 
+    def _meet(self, deadline: float) -> Iterable[int]:
+        """The topic's partitions."""
+        try:
+            found = meet_brokers(self._admin, self._topic, timeout_s=self._left(deadline)).topics[self._topic]
+        except confluent_kafka.KafkaException as error:
+            raise self._unreadable(error) from error
+        if found.error is None and self._partition.partition not in found.partitions:
+            raise ProgressUnreadable(
+                f"progress topic {self._topic!r} has {len(found.partitions)} partitions, and no {self._place}",
+                hint="add partitions: a sink that writes from tasks needs as many as the source topic has",
+            )
+        return found.partitions
+
     def _stable_end(self, deadline: float) -> int:
         """The end of the log, as soon as no transaction below it is open.
 
@@ -103,7 +122,7 @@ class ProgressReader:
         """
         end = self._offset("latest", confluent_kafka.IsolationLevel.READ_UNCOMMITTED, deadline)
         while self._offset("latest", confluent_kafka.IsolationLevel.READ_COMMITTED, deadline) < end:
-            self._demand_time(deadline, f"an open transaction of another pipeline on {self._topic}/{PARTITION} to end")
+            self._demand_time(deadline, f"an open transaction of another pipeline on {self._place} to end")
             time.sleep(0.02)  # between two requests to the broker; bounded by the deadline
         return end
 
@@ -123,7 +142,7 @@ class ProgressReader:
 
     def _unreadable(self, error: KafkaException) -> ProgressUnreadable:
         return ProgressUnreadable(
-            f"cannot read the end of progress topic {self._topic}/{PARTITION}: {error.args[0].str()}",
+            f"cannot read the end of progress topic {self._place}: {error.args[0].str()}",
             hint="the topic must exist, and its leader must answer",
         )
 
@@ -139,19 +158,19 @@ class ProgressReader:
             return Progress(**json.loads(message.value() or b""))
         except (ValueError, TypeError):
             raise ProgressUnreadable(
-                f"{self._topic}/{PARTITION}, offset {message.offset()}: the record of {message.key()!r} is not progress: "
+                f"{self._place}, offset {message.offset()}: the record of {message.key()!r} is not progress: "
                 f"{reprlib.repr(message.value())}",
                 hint="is it the progress topic of the pipeline? Nothing but sinks may write to it",
             ) from None
 
     def _between(self, low: int, high: int, deadline: float) -> Generator[Message]:
         """The committed records from ``low`` up to, but not including, ``high``."""
-        self._consumer.assign([confluent_kafka.TopicPartition(self._topic, PARTITION, low)])
+        self._consumer.assign([confluent_kafka.TopicPartition(self._topic, self._partition.partition, low)])
         try:
             while True:
                 message = self._consumer.poll(0.1)
                 if message is None:
-                    self._demand_time(deadline, f"records [{low}, {high}) of {self._topic}/{PARTITION}")
+                    self._demand_time(deadline, f"records [{low}, {high}) of {self._place}")
                     continue
                 error, offset = message.error(), message.offset() or 0
                 if error is not None:
@@ -159,7 +178,7 @@ class ProgressReader:
                     if error.code() == confluent_kafka.KafkaError._PARTITION_EOF and offset >= high:
                         return
                     if error.code() != confluent_kafka.KafkaError._PARTITION_EOF and not error.retriable():
-                        raise ProgressUnreadable(f"cannot read {self._topic}/{PARTITION}: {error.str()}")
+                        raise ProgressUnreadable(f"cannot read {self._place}: {error.str()}")
                     continue
                 if offset >= high:
                     return

@@ -37,6 +37,7 @@ class TopicTransactions:
         *,
         pipeline: str,
         progress_topic: str,
+        progress_partition: int = PARTITION,
         transaction_timeout_s: float = 60.0,
         commit_timeout_s: float = 30.0,
         commit_attempts: int = 3,
@@ -46,6 +47,7 @@ class TopicTransactions:
         self._topic = topic
         self._pipeline = pipeline
         self._progress_topic = progress_topic
+        self._progress_partition = progress_partition
         self._query_id = ""
         self._timeout_s = transaction_timeout_s
         self._commit_timeout_s = commit_timeout_s
@@ -98,7 +100,11 @@ class TopicTransactions:
     def _recorded(self) -> Progress | None:
         if self._reader is None:
             self._reader = ProgressReader(
-                self._settings, self._progress_topic, self._pipeline, timeout_s=self._timeout_s
+                self._settings,
+                self._progress_topic,
+                self._pipeline,
+                timeout_s=self._timeout_s,
+                partition=self._progress_partition,
             )
         return self._reader.last()
 
@@ -133,7 +139,7 @@ class TopicTransactions:
     def _produce(self, producer: Producer, topic: str, key: bytes | None, value: bytes, delivered: Any) -> None:
         deadline = time.monotonic() + self._timeout_s
         # -1: the partitioner chooses.
-        partition = PARTITION if topic == self._progress_topic else -1
+        partition = self._progress_partition if topic == self._progress_topic else -1
         while True:
             try:
                 producer.produce(topic, value=value, key=key, partition=partition, on_delivery=delivered)

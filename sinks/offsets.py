@@ -39,6 +39,13 @@ class Ranges:
     stateful: bool = False
     """Whether the query keeps state, so that the rows of the batch may come from the input of earlier ones."""
 
+    def of(self, topic: str, partition: str) -> Ranges:
+        """Only one partition of the input."""
+        starts = (
+            {topic: {partition: offset}} if (offset := self.start.get(topic, {}).get(partition)) is not None else {}
+        )
+        return Ranges(self.batch, starts, {topic: {partition: self.end[topic][partition]}}, self.stateful)
+
     def by_partition(self) -> dict[str, dict[str, list[int]]]:
         """Topic -> partition -> the first offset of the batch, and the one after the last."""
         return {
@@ -54,12 +61,13 @@ class Progress:
     query_id: str
     batch_id: int
     offsets: Vector
+    rows: str | None = None
+    """Where tasks write, each its own source partition: which rows of the batch were written. See `onceproof.sinks.tasks.lanes`."""
 
     def value(self) -> bytes:
         """The value of its record in a progress topic: JSON."""
-        return json.dumps(
-            {"query_id": self.query_id, "batch_id": self.batch_id, "offsets": self.offsets}, sort_keys=True
-        ).encode()
+        known = {"query_id": self.query_id, "batch_id": self.batch_id, "offsets": self.offsets}
+        return json.dumps(known if self.rows is None else {**known, "rows": self.rows}, sort_keys=True).encode()
 
 
 class Checkpoint:

@@ -341,6 +341,8 @@ class PostgresStaged(PostgresAppend):
     def _drop(self, names: Sequence[str]) -> list[str]:
         """Drop staging tables as far as that is possible at once: no result depends on it. Returns those that are left."""
         left = list(names)
+        if not left:
+            return left
         with (
             suppress(psycopg.Error),
             closing(self._connect()) as connection,

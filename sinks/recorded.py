@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ._lazy import psycopg, sql
 from .errors import SinkError
-from .kafka_progress import ProgressReader
+from .kafka_progress import PARTITION, ProgressReader
 from .kafka_records import Addressed
 from .kafka_transaction import TopicTransactions
 from .offsets import Progress
@@ -28,6 +28,8 @@ class Recorded:
     """None: a pipeline that has not written a batch."""
     epoch: int | None = None
     """How often the pipeline was started, in Postgres only."""
+    partition: int = field(default=PARTITION, compare=False)
+    """Of the progress topic, in Kafka only."""
 
 
 Change = Callable[[Progress | None], Progress]
@@ -132,15 +134,20 @@ class KafkaProgress:
         Raises `UnknownPipeline` or another `SinkError`.
         """
         transactions = self._transactions(pipeline or "onceproof")
+        found: dict[str, Recorded] = {}
         with closing(
             ProgressReader(transactions.settings, self._topic, pipeline or "", timeout_s=self._timeout_s)
         ) as reader:
-            if pipeline is None:
-                return [Recorded(name, progress) for name, progress in sorted(reader.all().items())]
-            last = reader.last()
-            if last is None:
-                raise self._unknown(pipeline)
-            return [Recorded(pipeline, last)]
+            # Sinks that write from tasks have the progress of each source partition in a partition of its own.
+            for partition in reader.partitions():
+                reader.turn_to(partition)
+                if pipeline is None:
+                    found |= {name: Recorded(name, one, partition=partition) for name, one in reader.all().items()}
+                elif (last := reader.last()) is not None:
+                    return [Recorded(pipeline, last, partition=partition)]
+        if pipeline is not None:
+            raise self._unknown(pipeline)
+        return [found[name] for name in sorted(found)]
 
     def change(self, pipeline: str, change: Change) -> tuple[Recorded, Recorded]:
         """Record what ``change`` makes of the progress, in a transaction of the pipeline. Returns the record before and after.
@@ -148,17 +155,19 @@ class KafkaProgress:
         The open transaction of a running driver is aborted, and its commit raises `CommitUnknown`. Raises `UnknownPipeline`,
         other `SinkError`, `KafkaException`, and what ``change`` raises: then nothing was changed.
         """
-        return self._transactions(pipeline).change(change, lambda: self._unknown(pipeline))
+        (known,) = self.read(pipeline)
+        return self._transactions(pipeline, known.partition).change(change, lambda: self._unknown(pipeline))
 
     def _unknown(self, pipeline: str) -> UnknownPipeline:
         return _unknown(pipeline, f"topic {self._topic}", self.read())
 
-    def _transactions(self, pipeline: str) -> _Repair:
+    def _transactions(self, pipeline: str, partition: int = PARTITION) -> _Repair:
         return _Repair(
             self._bootstrap,
             self._topic,
             pipeline=pipeline,
             progress_topic=self._topic,
+            progress_partition=partition,
             config=self._config,
             transaction_timeout_s=self._timeout_s,
         )

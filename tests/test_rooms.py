@@ -71,7 +71,8 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "onceproof":
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level:
-            package = ".".join(filter(None, ("onceproof", path.parent.name, node.module)))
+            folder = path.relative_to(ROOT).parts[: -node.level]
+            package = ".".join(filter(None, ("onceproof", *folder, node.module)))
             yield from (f"{package}.{alias.name}" for alias in node.names)
 
 

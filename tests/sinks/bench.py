@@ -26,6 +26,7 @@ from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.transactions import open_transactions
 
+from .as_spark import AsSpark
 from .conftest import FakeCheckpoint
 
 #: Every check takes less. A sink that waits for ever fails.
@@ -45,8 +46,12 @@ class Recipe:
     kind: str
     args: list[str]
     settings: dict[str, Any]
+    is_format: bool = False
+    """``kind`` is a streaming format, and ``settings`` are its options."""
 
     def make(self) -> Sink:
+        if self.is_format:
+            return AsSpark(self.package, self.kind, self.settings)
         made: Sink = getattr(importlib.import_module(f"{self.package}.{self.module}"), self.kind)(
             *self.args, **self.settings
         )
@@ -237,12 +242,13 @@ class KafkaTarget:
     fences = False
     publishes = False
     service = "kafka"
+    progress_partitions = 1
 
     def __init__(self, stack: EmbeddedStack, package: str = "onceproof.sinks") -> None:
         self.broker, self.package = stack.kafka, package
         self.topic = self.pipeline = f"t{uuid.uuid4().hex[:8]}"
         self.broker.create_topic(self.topic, 1)
-        self.broker.create_topic(f"{self.topic}-progress", 1)
+        self.broker.create_topic(f"{self.topic}-progress", self.progress_partitions)
         self._hold: Hold | None = None
 
     def recipe(self, checkpoint: FakeCheckpoint, **settings: Any) -> Recipe:
@@ -318,7 +324,10 @@ class Bench:
         raise AssertionError(f"expected {kind}, but the batch was {'written' if result else 'skipped'}")
 
     def error(self, kind: str) -> type[Exception]:
-        found: type[Exception] = getattr(self._errors, kind)
+        """``OffsetGap``, of the module of errors; ``kafka_progress:ProgressUnreadable``, of another one."""
+        module, _, name = kind.rpartition(":")
+        where = importlib.import_module(f"{self.target.package}.{module}") if module else self._errors
+        found: type[Exception] = getattr(where, name)
         return found
 
     @contextmanager

@@ -15,8 +15,11 @@ from typing import Any
 from .bench import LONGEST_S, Bench
 from .dead_letter_topics import CHECKS as DEAD_LETTER_TOPICS
 from .dead_letters import CHECKS as DEAD_LETTERS
+from .formats import OF_FORMATS
 from .outbox import CHECKS as OUTBOX
+from .partitioned import OF_TASKS, WITHOUT_STATE
 from .staged import CHECKS as STAGED
+from .targets import STATELESS
 
 
 def batches_in_order(bench: Bench) -> None:
@@ -300,11 +303,23 @@ def suppressed(do: Callable[[], object]) -> None:
 OF: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "postgres-increment": (increments_add_up,),
     "kafka": (commit_is_sent_again, commit_after_the_successor_has_read),
+    "kafka-tasks": (commit_is_sent_again, commit_after_the_successor_has_read, *OF_TASKS),
+    **OF_FORMATS,
     **OUTBOX,
     **STAGED,
     **DEAD_LETTERS,
     **DEAD_LETTER_TOPICS,
 }
 
+#: Of queries with state. A sink that refuses them has to pass `WITHOUT_STATE` instead.
+WITH_STATE = (lost_checkpoint_with_state, batch_without_input)
+
+
+def checks_of(sink: str) -> tuple[Callable[[Bench], None], ...]:
+    """All checks of a sink of `targets`."""
+    of_all = (*(check for check in CHECKS if check not in WITH_STATE), *WITHOUT_STATE) if sink in STATELESS else CHECKS
+    return (*of_all, *OF.get(sink, ()))
+
+
 #: Name -> check.
-BY_NAME = {check.__name__: check for check in (*CHECKS, *chain.from_iterable(OF.values()))}
+BY_NAME = {check.__name__: check for check in (*CHECKS, *WITHOUT_STATE, *chain.from_iterable(OF.values()))}

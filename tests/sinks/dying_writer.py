@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pyarrow.parquet as pq
+from as_spark import AsSpark  # type: ignore[import-not-found]  # next to this script
 
 KILLED = 9
 
@@ -23,8 +24,11 @@ def main() -> None:
             os._exit(KILLED)
 
     failpoints.reach = failpoints.report = die  # type: ignore[attr-defined]
-    module = importlib.import_module(f"{order['package']}.{order['module']}")
-    sink = getattr(module, order["kind"])(*order["args"], **order["settings"])
+    if order["is_format"]:
+        sink: Any = AsSpark(order["package"], order["kind"], order["settings"])
+    else:
+        module = importlib.import_module(f"{order['package']}.{order['module']}")
+        sink = getattr(module, order["kind"])(*order["args"], **order["settings"])
     sink.write(pq.read_table(order["rows"]), order["batch"])
 
 

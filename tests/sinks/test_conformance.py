@@ -13,7 +13,7 @@ import pytest
 from onceproof.stack.embedded import EmbeddedStack
 
 from .bench import Bench
-from .conformance import CHECKS, OF, crash_after_the_commit, replay
+from .conformance import CHECKS, checks_of, crash_after_the_commit, replay
 from .targets import TARGETS, VARIANTS
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
@@ -37,7 +37,7 @@ def services(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> EmbeddedS
     [
         pytest.param(sink, check, marks=marks(sink, check), id=f"{sink}-{check.__name__}")
         for sink in TARGETS
-        for check in (*CHECKS, *OF.get(sink, ()))
+        for check in checks_of(sink)
     ],
 )
 def test_a_shipped_sink(sink: str, check: Callable[[Bench], None], services: EmbeddedStack, tmp_path: Path) -> None:

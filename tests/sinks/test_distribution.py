@@ -60,7 +60,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         (licence,) = (name for name in archive.namelist() if name.endswith("/licenses/LICENSE"))
         assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
-    assert names == {f"onceproof_sinks/{path.name}" for path in (*SINKS.glob("*.py"), SINKS / "py.typed")}
+    own = (*SINKS.glob("*.py"), *SINKS.glob("tasks/*.py"), SINKS / "py.typed")
+    assert names == {f"onceproof_sinks/{path.relative_to(SINKS)}" for path in own}
 
 
 def test_both_distributions_have_one_version(wheel: Path) -> None:
@@ -86,7 +87,8 @@ def test_the_extra_binary_adds_libpq(with_libpq: Path) -> None:
 
 def test_every_module_imports_without_pyspark_pyarrow_and_the_clients(python: Path) -> None:
     """PySpark and pyarrow are not there at all. The clients are, and are loaded when a sink is made."""
-    modules = sorted(path.stem for path in SINKS.glob("*.py") if path.stem != "__init__")
+    found = sorted(path.stem for path in SINKS.glob("*.py") if path.stem != "__init__")
+    modules = [*found, "tasks", *(f"tasks.{path.stem}" for path in SINKS.glob("tasks/[!_]*.py"))]
     script = (
         "import importlib, json, sys\n"
         "for name in sys.argv[1:]: importlib.import_module(f'onceproof_sinks.{name}')\n"

@@ -20,6 +20,7 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import producer_config
 
 from .bench import Bench, KafkaTarget, PostgresTarget
+from .partitioned import PartitionedTarget, checkpoint_of, rows_of, sink_of
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
 
@@ -93,6 +94,23 @@ def test_the_progress_of_all_pipelines_of_a_topic_is_shown(services: EmbeddedSta
     ]
     unknown = run(*words, "--pipeline", "nobody", code=2)
     assert "no progress of pipeline 'nobody'" in unknown and f"'other', '{target.topic}'" in unknown
+
+
+def test_the_progress_of_each_source_partition_is_shown_and_repaired(services: EmbeddedStack, tmp_path: Path) -> None:
+    """It is in the partition of its number. The sink then skips or writes by the repaired progress."""
+    target = PartitionedTarget(services)
+    bench, words = Bench(target, tmp_path), of_kafka(target)
+    sink = sink_of(bench, checkpoint_of(bench, {"0": 5, "1": 3}, {"0": 5, "1": 6}))
+    sink.write(rows_of((0, 4), (1, 2)), 0)
+    found = json.loads(run(*words, "--json"))
+    lane = f"{target.topic}/t/1"
+    assert [one["pipeline"] for one in found["progress"]] == [f"{target.topic}/t/0", lane]
+    assert [one["offsets"] for one in found["progress"]] == [{"t": {"0": 5}}, {"t": {"1": 3}}]
+    run(*words, "--pipeline", lane, "--set", "t/1=6", "--set", "batch=1", "--apply")
+    (changed,) = json.loads(run(*words, "--pipeline", lane, "--json"))["progress"]
+    assert changed["offsets"] == {"t": {"1": 6}}
+    assert not sink.write(rows_of((1, 4)), 1)
+    assert sorted(target.offsets()) == [4, 102]
 
 
 @pytest.mark.parametrize(("kind", "words_of"), [(PostgresTarget, of_postgres), (KafkaTarget, of_kafka)])

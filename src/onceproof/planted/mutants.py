@@ -56,9 +56,8 @@ class Mutant:
     def copy_sinks(self, target: Path) -> None:
         """Make the folder ``target`` with the changed sinks, a package of any name. Raises `UsageError` as `changed` does."""
         changed = self.changed()
-        target.mkdir(parents=True)
-        for path in _source().glob("*.py"):
-            shutil.copyfile(path, target / path.name)
+        # `pip install ./sinks` leaves copies in `build`.
+        shutil.copytree(_source(), target, ignore=shutil.ignore_patterns("build", "__pycache__"))
         (target / self.file).write_text(changed, encoding="utf-8")
 
     def make_path(self, target: Path) -> Path:

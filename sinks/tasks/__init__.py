@@ -1,0 +1,1 @@
+"""Sinks that write from Spark's tasks, and streaming formats (`writeStream.format`) with them."""
