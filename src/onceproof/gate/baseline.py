@@ -141,7 +141,7 @@ class HeldCells(BaseModel):
 
 
 def _rows_of_the_oracle(verdict: Verdict, scenario: Scenario) -> dict[str, int | None]:
-    """How many states a changelog leaves out and how many rows are dead letters is for the job to decide: they are no coverage."""
+    """The job decides how many states a changelog leaves out and how many rows are dead letters: the coverage is the same."""
     found: dict[str, int | None] = {}
     for name, rows in sorted(verdict.counts.items()):
         if name.startswith(_EXPECTED):
