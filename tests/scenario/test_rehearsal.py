@@ -115,6 +115,17 @@ def test_fields_of_closing_records_at_the_end_are_sampled(tmp_path: Path) -> Non
     assert warning.hint == "checked against the first 2,000 and the last 200 of the 5,001 records of orders"
 
 
+def test_a_misspelt_input_file_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        warnings_of(
+            tmp_path, input=[{**SCENARIO["input"][0], "options": {"file": "{here}/order.jsonl", "form": "values"}}]
+        )
+        load_file(tmp_path / "job.yaml")
+    (problem,) = refused.value.problems
+    assert problem.message == f"file '{tmp_path}/order.jsonl' does not exist"
+    assert problem.hint == "did you mean 'orders.jsonl'?"
+
+
 def test_a_topic_that_a_function_decodes_is_not_checked(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("def decode(value): return {}")
     inputs = [{**SCENARIO["input"][0], "decode": "{here}/code.py:decode"}]

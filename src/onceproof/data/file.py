@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import expanded, is_file
 from onceproof.data import EPOCH_MS, DatasetOptions, Record, WithoutTables, datasets
+from onceproof.scenario.kinds import complaint
 from onceproof.values import documents, foreign_files
 
 #: The fields of a row in a file of records.
@@ -40,7 +41,7 @@ class FileOptions(DatasetOptions):
         try:
             _count(*self._version())
         except UsageError as problem:
-            raise ValueError(problem.message) from problem
+            raise complaint(problem.message, problem.hint) from problem
         return self
 
     def _version(self) -> tuple[Path, str | None, str | None, tuple[int, int]]:

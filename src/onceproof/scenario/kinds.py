@@ -29,7 +29,7 @@ def spec_of(registry: Registry[Any], field: str, item: Any, info: ValidationInfo
     if isinstance(item, BaseModel):
         return item
     if not isinstance(item, dict):
-        raise _complaint(f"{shown(item)} is not a mapping", f"write '{field}: NAME' and its settings below it")
+        raise complaint(f"{shown(item)} is not a mapping", f"write '{field}: NAME' and its settings below it")
     model = model_of(registry, field, item)
     if model is not None:
         return _validated(model, item, info)
@@ -37,8 +37,8 @@ def spec_of(registry: Registry[Any], field: str, item: Any, info: ValidationInfo
     if item.get(field) in known:
         field, noun, known = "target", "target", targets_of(registry, item[field])
     if item.get(field) is None:
-        raise _complaint(f"key {field!r} is missing", f"known: {', '.join(known)}", at_key=True)
-    unknown = _complaint(f"unknown {noun} {item[field]!r}", suggest(str(item[field]), known))
+        raise complaint(f"key {field!r} is missing", f"known: {', '.join(known)}", at_key=True)
+    unknown = complaint(f"unknown {noun} {item[field]!r}", suggest(str(item[field]), known))
     raise ValidationError.from_exception_data(noun, [InitErrorDetails(type=unknown, loc=(field,), input=item[field])])
 
 
@@ -102,7 +102,7 @@ def _only_known_keys(item: dict[str, Any], model: type[BaseModel]) -> None:
     hint = f"(an output needs one of {', '.join(store_fields())})"
     wrong = [
         InitErrorDetails(
-            type=_complaint(
+            type=complaint(
                 f"unknown key {key!r}", f"{suggest(str(key), sorted({*known, *store_fields()}))} {hint}", at_key=True
             ),
             loc=(key,),
@@ -129,11 +129,12 @@ def in_one_store(outputs: dict[str, Any]) -> None:
             message = (
                 f"output {name!r} needs one of {', '.join(store_fields())}, and has {' and '.join(found) or 'none'}"
             )
-            wrong.append(InitErrorDetails(type=_complaint(message, None, at_key=True), loc=(name,), input=output))
+            wrong.append(InitErrorDetails(type=complaint(message, None, at_key=True), loc=(name,), input=output))
     if wrong:
         raise ValidationError.from_exception_data("outputs", wrong)
 
 
-def _complaint(message: str, hint: str | None, *, at_key: bool = False) -> PydanticCustomError:
+def complaint(message: str, hint: str | None, *, at_key: bool = False) -> PydanticCustomError:
+    """An error of a model's validator that is shown with a hint, and without the whole value."""
     words = "{message}" if hint is None else "{message} ({hint})"
     return PydanticCustomError(COMPLAINT, words, {"message": message, "hint": hint, "at_key": at_key})
