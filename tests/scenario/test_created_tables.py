@@ -43,6 +43,17 @@ def test_one_statement(sql: str, table: CreatedTable) -> None:
     assert created_tables(sql) == [table]
 
 
+def test_a_primary_key_that_is_added_later_is_read() -> None:
+    """As pg_dump writes it."""
+    sql = """
+        SET default_tablespace = '';
+        CREATE TABLE public.orders (id bigint NOT NULL, at timestamp with time zone DEFAULT now(), state text DEFAULT 'new'::text);
+        ALTER TABLE public.orders OWNER TO me;
+        ALTER TABLE ONLY public.orders ADD CONSTRAINT orders_pkey PRIMARY KEY (id);
+    """
+    assert created_tables(sql) == [CreatedTable("orders", ("id", "at", "state"), ("id",), ("at",))]
+
+
 @pytest.mark.parametrize(
     ("sql", "only"),
     [
