@@ -20,13 +20,19 @@ from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import load_file
 from onceproof.stack.compose.profile import ComposeProfile
 
-SCENARIO = Path(__file__).parent.parent / "scenarios_compose" / "executor-cut-off.yaml"
+SCENARIO = """\
+base: executor-crash
+chaos:
+  - {fault: partition, target: executor, at: {batch: 2, point: in-tasks}}
+"""
 
 
-def test_only_executors_in_containers_can_be_cut_off() -> None:
+def test_only_executors_in_containers_can_be_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "cut-off.yaml"
+    path.write_text(SCENARIO, encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"n/a on the embedded stack: it needs control of the executors' network"):
-        load_file(SCENARIO)
-    assert load_file(SCENARIO, ComposeProfile.planned()).scenario.chaos
+        load_file(path)
+    assert load_file(path, ComposeProfile.planned()).scenario.chaos
 
 
 class Links:
