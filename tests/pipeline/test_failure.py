@@ -76,6 +76,10 @@ def test_an_address_that_is_not_of_the_run_is_found(log: str, address: str | Non
     assert foreign_address(log, ["127.0.0.1:40001", "postgresql://job@127.0.0.1:40002/job"]) == address
 
 
+def test_of_an_empty_log_nothing_is_shown() -> None:
+    assert worth_showing("", 25) == ""
+
+
 def test_what_spark_writes_in_every_run_is_not_shown() -> None:
     log = """\
 WARNING: Using incubator modules: jdk.incubator.vector

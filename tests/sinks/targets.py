@@ -34,5 +34,7 @@ TARGETS: dict[str, Callable[[EmbeddedStack, str], Target]] = {
 #: Those that refuse a query with state.
 STATELESS = frozenset({"kafka-tasks", "format-kafka"})
 
-#: Those that are another one with an option: it publishes its outbox, or writes refused rows as dead letters.
-VARIANTS = frozenset(name for name in TARGETS if name.endswith(("-publishing", "-dead-letters")))
+#: Those that are another one with an option (it publishes its outbox, or writes refused rows as dead letters), or as a streaming format.
+VARIANTS = frozenset(
+    name for name in TARGETS if name.endswith(("-publishing", "-dead-letters")) or name.startswith("format-")
+)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.full]
 
 #: Plan -> how many source partitions the batch has. Each frame has a source of three partitions.
 SCRIPT = """

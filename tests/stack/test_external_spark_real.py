@@ -67,6 +67,7 @@ def test_a_job_started_by_spark_submit_has_the_same_verdict(
     assert any(f"bootstrap.servers = [{BIND}:" in text for text in tasks)
 
 
+@pytest.mark.full
 def test_a_driver_is_killed_between_the_state_files_of_executors_that_share_no_socket_with_it(
     cluster: ExternalSparkServices, tmp_path: Path
 ) -> None:

@@ -78,7 +78,7 @@ def worth_showing(log: str, most: int) -> str:
     rows = log.splitlines()
     said = [
         row
-        for row, following in zip(rows, [*rows[1:], ""], strict=True)
+        for row, following in zip(rows, [*rows[1:], ""], strict=False)  # an empty log has no rows
         if not _CHATTER.match(row) or _JAVA.match(following) or following.startswith(("\t", _TRACEBACK))
     ]
     return "\n".join(said[-most:])
