@@ -74,3 +74,15 @@ def test_other_ways_to_create_a_table_are_noticed(sql: str, only: bool) -> None:
 )
 def test_names_are_folded_as_postgres_folds_them(name: str, stored: str) -> None:
     assert folded(name) == stored
+
+
+@pytest.mark.parametrize(
+    "sql", ["CREATE TABLE t (a text DEFAULT 'x", "/* never closed", "DO $$ x", 'CREATE TABLE "t (']
+)
+def test_text_that_cannot_be_split_into_statements_creates_nothing(sql: str) -> None:
+    assert created_tables(sql) == [] and not creates_only_these(sql)
+
+
+@pytest.mark.parametrize("name", ["", 'a."B'])
+def test_what_is_not_the_name_of_a_table_stays(name: str) -> None:
+    assert folded(name) == name

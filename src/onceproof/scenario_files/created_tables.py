@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlglot import exp
+    from sqlglot import ErrorLevel, exp
 
 _SERIAL = frozenset({"SERIAL", "BIGSERIAL", "SMALLSERIAL"})
 
@@ -31,16 +31,23 @@ class CreatedTable:
 def folded(name: str) -> str:
     """A table's name as Postgres stores it: in lower case unless quoted, without the schema ``public``."""
     from sqlglot import exp
+    from sqlglot.errors import SqlglotError
 
-    return _name(exp.to_table(name, dialect="postgres"))
+    try:
+        return _name(exp.to_table(name, dialect="postgres"))
+    except SqlglotError:  # it cannot be the name of a table: Postgres will say so
+        return name
 
 
 def created_tables(sql: str) -> list[CreatedTable]:
-    """The tables of all ``CREATE TABLE`` statements. A statement that cannot be parsed is read as far as possible."""
+    """The tables of all ``CREATE TABLE`` statements. A statement that cannot be parsed is read as far as possible.
+
+    Of a text that cannot be split into statements, such as one with an open quote, nothing is read.
+    """
     from sqlglot import ErrorLevel, exp
 
     found: dict[str, CreatedTable] = {}
-    for statement in _parsed(sql, ErrorLevel.IGNORE):
+    for statement in _parsed(sql, ErrorLevel.IGNORE) or ():
         if _creates_table(statement):
             table = _created(statement)
             found[table.name] = table
@@ -52,16 +59,13 @@ def created_tables(sql: str) -> list[CreatedTable]:
 
 def creates_only_these(sql: str) -> bool:
     """Whether no statement creates or renames a table in another way, so that `created_tables` lists them all."""
-    from sqlglot import ErrorLevel, ParseError
+    from sqlglot import ErrorLevel
 
-    try:
-        statements = list(_parsed(sql, ErrorLevel.RAISE))
-    except ParseError:
-        return False
-    return not any(_may_create_another(statement) for statement in statements)
+    statements = _parsed(sql, ErrorLevel.RAISE)
+    return statements is not None and not any(map(_may_create_another, statements))
 
 
-def _may_create_another(statement: exp.Expression) -> bool:
+def _may_create_another(statement: exp.Expr) -> bool:
     from sqlglot import exp
 
     if isinstance(statement, exp.Command):  # what sqlglot does not know, it keeps as text
@@ -73,11 +77,16 @@ def _may_create_another(statement: exp.Expression) -> bool:
     return any(statement.find_all(exp.AlterRename, exp.Into))
 
 
-def _parsed(sql: str, level: object) -> Iterator[exp.Expression]:
+def _parsed(sql: str, level: ErrorLevel) -> list[exp.Expr] | None:
+    """The statements; None if they cannot be parsed. Postgres says what is wrong when it runs them."""
     import sqlglot
+    from sqlglot.errors import SqlglotError
 
     with _quiet():
-        yield from filter(None, sqlglot.parse(sql, read="postgres", error_level=level))  # type: ignore[arg-type]
+        try:
+            return [one for one in sqlglot.parse(sql, read="postgres", error_level=level) if one is not None]
+        except SqlglotError:
+            return None
 
 
 @contextmanager
@@ -92,13 +101,13 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _creates_table(statement: exp.Expression) -> bool:
+def _creates_table(statement: exp.Expr) -> bool:
     from sqlglot import exp
 
     return isinstance(statement, exp.Create) and statement.kind == "TABLE"
 
 
-def _created(statement: exp.Expression) -> CreatedTable:
+def _created(statement: exp.Expr) -> CreatedTable:
     from sqlglot import exp
 
     schema = statement.this if isinstance(statement.this, exp.Schema) else None
@@ -111,7 +120,7 @@ def _created(statement: exp.Expression) -> CreatedTable:
     )
 
 
-def _key(statement: exp.Expression) -> tuple[str, ...]:
+def _key(statement: exp.Expr) -> tuple[str, ...]:
     from sqlglot import exp
 
     key = statement.find(exp.PrimaryKey)
