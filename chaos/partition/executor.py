@@ -10,20 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from onceproof.base.errors import WaitTimeout
-from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import EXECUTORS_NETWORK, Occurrence, Placement, Proof, faults, missed, proven
 from onceproof.faults.evidence.item import Evidence
-from onceproof.faults.frames import ANSWER_S, placement_at_frame
-from onceproof.faults.placement import RESTART_S, committed
-from onceproof.faults.tasks import TaskFault, TaskSpec, answered, describe_winner, wait_for_event_log
+from onceproof.faults.frames import placement_at_frame
+from onceproof.faults.placement import committed
+from onceproof.faults.tasks import TaskFault, TaskSpec, describe_winner, wait_for_event_log, why_not_taken_over
 from onceproof.scenario.model import FaultSpec, Scenario
 
-_NO_OTHER_ATTEMPT = (
-    "no other attempt took over the task: Spark starts one once the executor's heartbeats have been missing for "
-    f"spark.network.timeout (120 s by default, while this fault waits only {RESTART_S:.0f} s)"
-)
+_OTHER_ATTEMPT = "once the executor's heartbeats have been missing for spark.network.timeout (120 s by default)"
 
 
 class ExecutorPartitionSpec(TaskSpec):
@@ -61,33 +56,24 @@ class ExecutorPartition(TaskFault):
         if isinstance(victim, Proof):
             return victim
         spark, process, n = context.stack.spark, victim.process, seen.batch
-        assert spark is not None and self._stopped is not None, "an executor has sent the frame"
+        assert spark is not None, "an executor has sent the frame"
         start = context.job.current_start
         self._cut_off = True
-        evidence: list[str | Evidence] = [*victim.evidence, spark.isolate(process.jvm)]
+        how = spark.isolate(process.jvm)
+        if how is None:
+            return missed(*victim.evidence, "its executor ended before it could be cut off")
+        evidence: list[str | Evidence] = [*victim.evidence, how]
         if committed(context, seen.query, n):
             return missed(*evidence, f"batch {n} was committed before the executor was cut off")
-        try:
-            wait_until(f"batch {n} to be committed", lambda: committed(context, seen.query, n), deadline_s=RESTART_S)
-        except WaitTimeout:
-            return missed(*evidence, _NO_OTHER_ATTEMPT)
-        if context.job.current_start > start:
-            again = "the driver was started again meanwhile: a replay committed the batch, not another attempt"
-            return missed(*evidence, again)
+        if (why := why_not_taken_over(context, seen, start, _OTHER_ATTEMPT)) is not None:
+            return missed(*evidence, why)
         evidence.append(f"batch {n} was committed by Spark while it was cut off")
         won = partial(describe_winner, victim=process)
         evidence.append(wait_for_event_log(context, seen, won, "another attempt that succeeded"))
-        hit = victim.hit
-        self._stopped.rule.release()
-        wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
-        if hit.answer is None:
-            return missed(*evidence, hit.undeliverable or "the frame was never delivered")
-        evidence.append(
-            Evidence(
-                "its frame was delivered after the batch's commit; the service answered",
-                detail=answered(hit.answer.facts),
-            )
-        )
+        answer = self._deliver(victim)
+        if isinstance(answer, str):
+            return missed(*evidence, answer)
+        evidence.append(answer)
         self._reconnect(context)
         return proven(*evidence, "then it was connected again")
 

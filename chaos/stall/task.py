@@ -11,31 +11,26 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, faults, missed, proven
 from onceproof.faults.evidence.item import Evidence
-from onceproof.faults.frames import ANSWER_S, placement_at_frame
-from onceproof.faults.placement import RESTART_S, committed
+from onceproof.faults.frames import placement_at_frame
 from onceproof.faults.tasks import (
     TaskFault,
     TaskSpec,
     Victim,
-    answered,
     describe_tree,
     describe_winner,
     wait_for_event_log,
+    why_not_taken_over,
 )
 from onceproof.pipeline.spark_tasks import Tree, holds
 from onceproof.scenario.model import FaultSpec, Scenario
 
 _AWAKE_S = 60.0
 """A killed task's Python worker lives on for spark.python.task.killTimeout, 2 s; a small task ends by itself before that."""
-_NO_OTHER_ATTEMPT = (
-    "no other attempt took over the task: Spark starts one if spark.speculation is on, or once the executor's heartbeats "
-    f"have been missing for spark.network.timeout (120 s by default, while this fault waits only {RESTART_S:.0f} s)"
-)
+_OTHER_ATTEMPT = "if spark.speculation is on, or once the executor's heartbeats have been missing for spark.network.timeout (120 s by default)"
 
 
 class TaskStallSpec(TaskSpec):
@@ -68,18 +63,12 @@ class TaskStall(TaskFault):
         if isinstance(tree, Proof):
             return tree
         evidence: list[str | Evidence] = list(victim.evidence)
-        n, start = seen.batch, context.job.current_start
         evidence.append(f"stopped (SIGSTOP): {describe_tree(tree)}")
-        try:
-            wait_until(f"batch {n} to be committed", lambda: committed(context, seen.query, n), deadline_s=RESTART_S)
-        except WaitTimeout:
-            return missed(*evidence, _NO_OTHER_ATTEMPT)
-        if context.job.current_start > start:
-            again = "the driver was started again meanwhile: a replay committed the batch, not another attempt"
-            return missed(*evidence, again)
+        if (why := why_not_taken_over(context, seen, context.job.current_start, _OTHER_ATTEMPT)) is not None:
+            return missed(*evidence, why)
         if awake := tree.awake():
             return missed(*evidence, _woken(awake))
-        evidence.append(f"batch {n} was committed by Spark while it was stopped")
+        evidence.append(f"batch {seen.batch} was committed by Spark while it was stopped")
         won = partial(describe_winner, victim=process)
         evidence.append(wait_for_event_log(context, seen, won, "another attempt that succeeded"))
         if awake := tree.awake():
@@ -96,15 +85,10 @@ class TaskStall(TaskFault):
         answer arrives.
         """
         process, hit = victim.process, victim.hit
-        assert self._stopped is not None, "it has struck"
-        self._stopped.rule.release()
-        wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
-        if hit.answer is None:
-            return missed(*evidence, hit.undeliverable or "the frame was never delivered")
-        answer = answered(hit.answer.facts)
-        evidence.append(
-            Evidence("its frame was delivered after the batch's commit; the service answered", detail=answer)
-        )
+        answer = self._deliver(victim)
+        if isinstance(answer, str):
+            return missed(*evidence, answer)
+        evidence.append(answer)
         tree.thaw()
         wait_until(
             "the old attempt to close its connection",

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import SinkError
 
 Kinds = Mapping[str, Callable[[str], Any]]
-"""Option -> what makes its value from text. A `ValueError` of it says that the text is no such value."""
+"""Option -> what makes its value from text, and raises `ValueError` for a text that has another form."""
 
 #: Of every format. Spark passes it on if it is an option of the query.
 CHECKPOINT = "checkpointLocation"

@@ -75,6 +75,9 @@ class _RemoteCluster:
     def log_folders(self, _topic: str) -> Mapping[int, Path]:
         return {}
 
+    def update_log(self, _topic: str, _partition: int, _folder: Path) -> None:
+        """Does nothing: there are no folders."""
+
 
 def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, drained: bool = True) -> Path:
     """Create the run directory and return its path. ``drained``: the job has processed all of the input.

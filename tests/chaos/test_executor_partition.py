@@ -40,8 +40,11 @@ class Links:
 
     def __init__(self) -> None:
         self.cut_off: set[int] = set()
+        self.ended = False
 
-    def isolate(self, pid: int) -> str:
+    def isolate(self, pid: int) -> str | None:
+        if self.ended:
+            return None
         self.cut_off.add(pid)
         return "container w was disconnected"
 
@@ -53,12 +56,15 @@ class Links:
 def prove(seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Proof, Links]]:
     """The proof of a partition after which the batch is committed or not, with a frame that had this fate once it was released."""
 
-    def prove(fate: dict[str, Any], *, committed: bool = True, restarted: bool = False) -> tuple[Proof, Links]:
+    def prove(
+        fate: dict[str, Any], *, committed: bool = True, restarted: bool = False, ended: bool = False
+    ) -> tuple[Proof, Links]:
         at = {"batch": 2, "point": "in-tasks"}
         fault = ExecutorPartition(
             ExecutorPartitionSpec.model_validate({"fault": "partition", "target": "executor", "at": at})
         )
         links = Links()
+        links.ended = ended
         hit = Hit(Frame(b"", "statement"), "postgres", "127.0.0.1:1", 0.0)
         job = SimpleNamespace(current_start=0)
 
@@ -83,7 +89,7 @@ def prove(seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch) -> C
         )
         module = "onceproof.chaos.partition.executor"
         monkeypatch.setattr(f"{module}.committed", lambda *_: False)
-        monkeypatch.setattr(f"{module}.wait_until", wait)
+        monkeypatch.setattr("onceproof.faults.tasks.wait_until", wait)
         monkeypatch.setattr(f"{module}.wait_for_event_log", lambda *_: "another attempt won")
         context: Any = SimpleNamespace(job=job, stack=SimpleNamespace(spark=links))
         try:
@@ -110,6 +116,7 @@ def test_a_batch_that_another_executor_commits_meanwhile_is_a_hit(prove: Callabl
         ({}, {"committed": False}, "no other attempt took over"),
         (ANSWERED, {"restarted": True}, "a replay committed the batch"),
         ({"undeliverable": "the service had gone"}, {}, "the service had gone"),
+        ({}, {"ended": True}, "its executor ended before it could be cut off"),
     ],
 )
 def test_anything_else_is_a_miss(

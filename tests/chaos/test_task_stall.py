@@ -14,9 +14,9 @@ import pytest
 
 from onceproof.base.waiting import wait_until
 from onceproof.chaos.stall.driver import _is_stopped
-from onceproof.chaos.stall.task import TaskStall, TaskStallSpec, describe_winner
+from onceproof.chaos.stall.task import TaskStall, TaskStallSpec
 from onceproof.faults.contract import Occurrence, Proof
-from onceproof.faults.tasks import Victim
+from onceproof.faults.tasks import Victim, describe_winner
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.pipeline.spark_events import Attempt
@@ -55,13 +55,16 @@ def proven(
         victim = Victim(replace(WORKER, pid=process.pid), hit, "127.0.0.1:2", ("it was sent",))
         monkeypatch.setattr(stall, "_find", lambda *_: victim)
         monkeypatch.setattr(stall, "_stopped", SimpleNamespace(rule=SimpleNamespace(release=lambda: None)))
-        monkeypatch.setattr("onceproof.faults.tasks.committed", lambda *_: False)
+        looked: list[None] = []
 
         def committed(*_args: object) -> bool:
+            looked.append(None)
+            if len(looked) == 1:  # before the process is stopped
+                return False
             meanwhile()
             return True
 
-        monkeypatch.setattr("onceproof.chaos.stall.task.committed", committed)
+        monkeypatch.setattr("onceproof.faults.tasks.committed", committed)
         monkeypatch.setattr("onceproof.chaos.stall.task.wait_for_event_log", lambda *_: "another attempt won")
         context: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
         return stall.prove(context, seen(Point.AFTER_OFFSET_LOG))

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from onceproof.base.errors import HistoryError, ServiceFailed
 from onceproof.base.timeline import Timeline
@@ -25,6 +25,7 @@ from onceproof.stack.kafka.requests import Connection
 from onceproof.stack.processes.owner import Owner
 from onceproof.stores.kafka.partition_log import PartitionLog
 from onceproof.stores.kafka.read_back import TopicCounts, collect_topics
+from onceproof.stores.kafka.rows import LogColumns
 from onceproof.stores.postgres.read_back import collect_postgres
 
 pytestmark = [pytest.mark.real, pytest.mark.services]
@@ -204,10 +205,13 @@ def test_a_log_fetched_from_its_leader_shows_what_its_files_show(stack: Embedded
         (producer.abort_transaction if number % 2 else producer.commit_transaction)(30.0)
     stack.kafka.await_markers()
     host, _, port = stack.kafka.harness_bootstrap.partition(":")
+    segment = tmp_path / "0.log"
     with Connection(host, int(port), timeout_s=10) as broker:
-        copy_log(broker, "fetched", 0, 0, tmp_path)
+        assert copy_log(broker, "fetched", 0, 0, segment) == 2_007
+        size = segment.stat().st_size
         with pytest.raises(ServiceFailed, match="fetched/0: the broker refused a Fetch with error 1"):
-            copy_log(broker, "fetched", 0, 10_000, tmp_path)  # OFFSET_OUT_OF_RANGE
+            copy_log(broker, "fetched", 0, 10_000, segment)  # OFFSET_OUT_OF_RANGE
+        assert copy_log(broker, "fetched", 0, 2_007, segment) == 2_007 and segment.stat().st_size == size
     with (
         PartitionLog.open(stack.kafka.log_folders("fetched")[0]) as files,
         PartitionLog.open(tmp_path) as copied,
@@ -220,8 +224,36 @@ def test_a_log_fetched_from_its_leader_shows_what_its_files_show(stack: Embedded
             assert end == copied.end_of(batch)
             seen.append(end and end.commit)
     assert seen.count(True) > 800 and seen.count(False) >= 1_200
-    (segment, _) = sorted(tmp_path.glob("*.log"))
     assert segment.stat().st_size > 8_000_000 > 10 * segment.stat().st_blocks * 512, "the records are holes"
+
+
+def test_a_transaction_that_ends_after_its_log_was_fetched_is_found_when_the_copy_is_updated(
+    stack: EmbeddedStack, tmp_path: Path
+) -> None:
+    stack.kafka.create_topic("late", 1)
+    producer = transactional(stack, "late")
+    send(producer, "late", b"{}")
+    host, _, port = stack.kafka.harness_bootstrap.partition(":")
+    segment = tmp_path / "0.log"
+    with Connection(host, int(port), timeout_s=10) as broker:
+        end = copy_log(broker, "late", 0, 0, segment)
+        with PartitionLog.open(tmp_path) as log:
+            batch = log.batch_of(0)
+            assert batch is not None and log.end_of(batch) is None
+            producer.commit_transaction(30.0)
+            stack.kafka.await_markers()
+            columns = LogColumns(log, "late/0", lambda: copy_log(broker, "late", 0, end, segment))
+            (message,) = read(stack, "late", 1)
+            assert columns.of([message], ["committed"])["txn_end_offset"] == [1]
+
+
+def read(stack: EmbeddedStack, topic: str, count: int) -> list[Message]:
+    consumer = Consumer({**stack.kafka.harness_client(), "group.id": "reads", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        return consumer.consume(count, timeout=20)
+    finally:
+        consumer.close()
 
 
 class WrongLogs:
@@ -234,6 +266,9 @@ class WrongLogs:
 
     def log_folders(self, topic: str) -> dict[int, Path]:
         return self._folders
+
+    def update_log(self, topic: str, partition: int, folder: Path) -> None:
+        pass
 
 
 def test_a_log_that_contradicts_the_readers_is_refused(stack: EmbeddedStack, tmp_path: Path) -> None:

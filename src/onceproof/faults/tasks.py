@@ -13,12 +13,14 @@ from typing import Any
 
 from pydantic import Field
 
+from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.base.words import times
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import EXECUTORS, Occurrence, Proof, SpecProblem, missed
-from onceproof.faults.frames import AtItsFrame, StoppedFrame, frame_problems
-from onceproof.faults.placement import committed, point_problems
+from onceproof.faults.evidence.item import Evidence
+from onceproof.faults.frames import ANSWER_S, AtItsFrame, StoppedFrame, frame_problems
+from onceproof.faults.placement import RESTART_S, committed, point_problems
 from onceproof.instruments.checkpoint_watcher import query_id_in
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.pipeline.spark_events import Attempt, attempts
@@ -129,7 +131,22 @@ def describe_winner(found: list[Attempt], victim: TaskProcess) -> str | None:
     return None
 
 
-def answered(facts: Mapping[str, Any]) -> str:
+def why_not_taken_over(context: FaultContext, seen: Occurrence, start: int, how: str) -> str | None:
+    """Wait until the batch is committed. Returns why no other attempt has done that in driver start ``start``; None if one has.
+
+    ``how``: when Spark starts another attempt.
+    """
+    try:
+        reason = f"batch {seen.batch} to be committed"
+        wait_until(reason, lambda: committed(context, seen.query, seen.batch), deadline_s=RESTART_S)
+    except WaitTimeout:
+        return f"no other attempt took over the task: Spark starts one {how}, while this fault waits only {RESTART_S:.0f} s"
+    if context.job.current_start > start:
+        return "the driver was started again meanwhile: a replay committed the batch, not another attempt"
+    return None
+
+
+def _answered(facts: Mapping[str, Any]) -> str:
     """What a service answered to a frame, for evidence."""
     if facts.get("sqlstate"):
         return f"refused with {facts['sqlstate']}"
@@ -209,6 +226,17 @@ class TaskFault(AtItsFrame):
         if (why := mismatch(self._spec.target, process)) is not None:
             return missed(stopped, f"{sent}: {why}")
         return Victim(process, found, address, (stopped, sent))
+
+    def _deliver(self, victim: Victim) -> Evidence | str:
+        """Deliver the held frame, as if it had been on its way all the time. Returns the answer as evidence, or why there is none."""
+        assert self._stopped is not None, "it has struck"
+        hit = victim.hit
+        self._stopped.rule.release()
+        wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
+        if hit.answer is None:
+            return hit.undeliverable or "the frame was never delivered"
+        sentence = "its frame was delivered after the batch's commit; the service answered"
+        return Evidence(sentence, detail=_answered(hit.answer.facts))
 
     def _stop(self, context: FaultContext, seen: Occurrence, victim: Victim) -> Tree | Proof:
         """Stop the victim's processes. Returns them; or a miss if the frame is no longer held or its batch is committed."""

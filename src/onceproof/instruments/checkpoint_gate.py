@@ -25,7 +25,7 @@ import secrets
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -254,14 +254,12 @@ class CheckpointGate:
                 for rule in lines_for(batch, point):
                     reply(rule)
             reply("go")
-            for line in connection.rfile:
+            for line in _lines(connection):
                 if driver.outcome is not None and line.startswith((b"kept ", b"lost ")):
                     driver.outcome.put(line.decode(errors="replace").rstrip("\n"))
                     return
                 if line.endswith(b"\n"):  # else the driver was killed in the middle of the line
                     self._handle(driver, line.decode().rstrip("\n"), reply)
-        except (ConnectionError, TimeoutError):
-            pass
         except BaseException as failure:
             self._on_failure(failure)
         finally:
@@ -273,12 +271,15 @@ class CheckpointGate:
 
     def _greeted(self, connection: socketserver.StreamRequestHandler) -> re.Match[bytes] | None:
         """The first line of a JVM; None if it is none, or lacks the secret."""
-        if self.secret is None:
-            return _HELLO.fullmatch(connection.rfile.readline())
-        connection.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.connection.settimeout(_GREETING_S)
-        hello = _HELLO.fullmatch(connection.rfile.readline(_HELLO_BYTES))
-        connection.connection.settimeout(None)
+        try:
+            if self.secret is None:
+                return _HELLO.fullmatch(connection.rfile.readline())
+            connection.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.connection.settimeout(_GREETING_S)
+            hello = _HELLO.fullmatch(connection.rfile.readline(_HELLO_BYTES))
+            connection.connection.settimeout(None)
+        except OSError:
+            return None
         known = hello is not None and hmac.compare_digest(hello["secret"] or b"", self.secret.encode())
         return hello if known else None
 
@@ -411,6 +412,12 @@ class CheckpointGate:
         if checkpoint == self._root:
             return self._root.name
         return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
+
+
+def _lines(connection: socketserver.StreamRequestHandler) -> Iterator[bytes]:
+    """What a JVM says until its connection ends, however it ends: it may be killed, and on other machines the network may fail."""
+    with contextlib.suppress(OSError):
+        yield from connection.rfile
 
 
 def _thread(work: Callable[..., None], *args: object) -> None:

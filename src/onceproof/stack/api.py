@@ -127,6 +127,9 @@ class Kafka(Protocol):
     def log_folders(self, topic: str) -> Mapping[int, Path]:
         """Partition -> folder of its leader's log; without partitions whose files cannot be read from here."""
 
+    def update_log(self, topic: str, partition: int, folder: Path) -> object:
+        """Bring a folder of `log_folders` up to date, if it is a copy and the leader answers."""
+
     def client_proxy(self, broker: int) -> Proxy: ...
 
     def replication_proxy(self, broker: int) -> Proxy:
@@ -251,8 +254,11 @@ class Spark(Protocol):
     def check_health(self) -> None:
         """Raise `ServiceFailed` if a process of the run's own cluster ended."""
 
-    def isolate(self, pid: int) -> str:
-        """Cut the executor with this process off from everything; it runs on. Returns how, as a clause of evidence."""
+    def isolate(self, pid: int) -> str | None:
+        """Cut the executor with this process off from everything; it runs on. Returns how, as a clause of evidence.
+
+        None if the process has ended.
+        """
 
     def rejoin(self) -> None:
         """Undo every `isolate`. Idempotent."""

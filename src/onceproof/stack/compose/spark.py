@@ -76,9 +76,16 @@ class ComposeSpark:
                 found += [process.pid for process in psutil.Process(worker).children(recursive=True)]
         return found
 
-    def isolate(self, pid: int) -> str:
+    def isolate(self, pid: int) -> str | None:
         """Disconnect the container of the executor with this process from its only network."""
-        worker, network = self._worker(pid), self._project.network(CLIENTS)
+        try:
+            above = {parent.pid for parent in psutil.Process(pid).parents()}
+        except psutil.NoSuchProcess:
+            return None
+        network = self._project.network(CLIENTS)
+        worker = next((worker for worker in self._workers if worker in above), None)
+        if worker is None:  # its parent has ended, and so will it
+            return None
         container = self._workers[worker]
         self._cut_off[worker] = project.disconnect(container, network)
         return f"container {container.name} was disconnected from network {network.name}"
@@ -87,11 +94,6 @@ class ComposeSpark:
         for worker, names in list(self._cut_off.items()):
             project.connect(self._workers[worker], self._project.network(CLIENTS), names)
             del self._cut_off[worker]
-
-    def _worker(self, pid: int) -> int:
-        """The worker below which this process is."""
-        above = {parent.pid for parent in psutil.Process(pid).parents()}
-        return next(worker for worker in self._workers if worker in above)
 
     def check_used(self, pids: Iterable[int]) -> None:
         """Does nothing: a job may run its tasks itself. A fault of an executor then misses."""

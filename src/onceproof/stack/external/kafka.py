@@ -221,6 +221,8 @@ class ExternalKafka(Topics):
     ) -> None:
         """``copies``: a private folder for copies of the brokers' logs."""
         self._copies = copies
+        self._copied: dict[Path, int] = {}
+        """Folder of a copy -> the offset up to which it was made."""
         self._profile = profile
         self._names = names
         self._journal = journal
@@ -296,11 +298,20 @@ class ExternalKafka(Topics):
         found = {}
         for id, start in self._starts(topic).items():
             folder = Path(tempfile.mkdtemp(prefix=f"{topic}-{id}-", dir=self._copies))
-            with suppress(OSError, ServiceFailed):  # what the log would have shown is then not evaluated
-                with self._connect(self.leader(topic, id).broker) as broker:
-                    copy_log(broker, topic, id, start, folder)
+            self._copied[folder] = start
+            if self.update_log(topic, id, folder):
                 found[id] = folder
         return found
+
+    def update_log(self, topic: str, partition: int, folder: Path) -> bool:
+        """Add to a copy what the log has got since. Returns whether it could: what is missing is then not evaluated."""
+        with (
+            suppress(OSError, ServiceFailed),
+            self._connect(self.leader(topic, partition).broker) as broker,
+        ):
+            self._copied[folder] = copy_log(broker, topic, partition, self._copied[folder], folder / f"{0:020}.log")
+            return True
+        return False
 
     def _starts(self, topic: str) -> dict[int, int]:
         """Partition -> the first offset of its log."""
@@ -313,6 +324,8 @@ class ExternalKafka(Topics):
         return {place.partition: answer.result().offset for place, answer in asked.items()}
 
     def _connect(self, broker: int) -> Connection:
+        if broker not in self._addresses:
+            raise ServiceFailed(f"broker {broker} was not in the cluster when the run began")
         host, port = self._addresses[broker]
         kafka = self._profile.kafka
         login = None

@@ -149,6 +149,9 @@ class EmbeddedKafka(Topics):
         )
         return {id: self.nodes[leader].data / f"{topic}-{id}" for id, leader in leaders.items()}
 
+    def update_log(self, topic: str, partition: int, folder: Path) -> None:
+        """Does nothing: it is the leader's own folder."""
+
     def client_proxy(self, broker: int) -> Proxy:
         return self._proxy("client", broker)
 

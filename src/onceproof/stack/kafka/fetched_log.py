@@ -8,11 +8,12 @@ are in the log. The copy is a log segment in which the records themselves are ho
 from __future__ import annotations
 
 import struct
+from os import SEEK_END
 from pathlib import Path
 from typing import IO
 
 from onceproof.base.errors import ServiceFailed
-from onceproof.instruments.proxy.kafka_schema import Cursor
+from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable
 from onceproof.stack.kafka.requests import Connection, string
 
 _FETCH, _VERSION = 1, 4
@@ -29,22 +30,29 @@ _KEPT = _HEADER + 32
 """Bytes of a batch that are copied: its header, and all of a marker."""
 
 
-def copy_log(broker: Connection, topic: str, partition: int, start: int, folder: Path) -> None:
-    """Write what the partition holds from offset ``start`` up to its end, as of now, to a segment in this folder.
+def copy_log(broker: Connection, topic: str, partition: int, start: int, segment: Path) -> int:
+    """Add what the partition holds from offset ``start`` up to its end, as of now, to the file ``segment``. Returns that end.
 
-    Raises `OSError` and `ServiceFailed` if the broker is away, refuses, or does not lead the partition.
+    Raises `OSError` and `ServiceFailed` if the broker is away, refuses, or does not lead the partition; the file is then as before.
     """
     end: int | None = None
-    position = 0
-    with (folder / f"{start:020}.log").open("wb") as segment:
-        while end is None or start < end:
-            high, records = _fetched(broker, topic, partition, start)
-            end = high if end is None else end  # what is written after the first answer came after the end
-            after, position = _copy(records, start, position, segment)
-            if after == start and start < end:
-                raise ServiceFailed(f"{topic}/{partition}: the broker sent no record batch at offset {start} of {end}")
-            start = after
-        segment.truncate(position)
+    with segment.open("r+b" if segment.exists() else "w+b") as file:
+        before = position = file.seek(0, SEEK_END)
+        try:
+            while end is None or start < end:
+                high, records = _fetched(broker, topic, partition, start)
+                end = high if end is None else end  # what is written after the first answer came after the end
+                after, position = _copy(records, start, position, file)
+                if after == start and start < end:
+                    raise ServiceFailed(
+                        f"{topic}/{partition}: the broker sent no record batch at offset {start} of {end}"
+                    )
+                start = after
+        except BaseException:
+            file.truncate(before)
+            raise
+        file.truncate(position)
+    return start
 
 
 def _copy(records: bytes, start: int, position: int, segment: IO[bytes]) -> tuple[int, int]:
@@ -69,9 +77,8 @@ def _fetched(broker: Connection, topic: str, partition: int, offset: int) -> tup
     """The high watermark, and record batches from that offset on; the last may be cut off."""
     body = b"".join(
         (
-            struct.pack(
-                ">iiiib", -1, _WAIT_MS, 1, _AT_ONCE, 0
-            ),  # replica, wait, bytes at least and at most, read_uncommitted
+            # No replica; how long to wait; bytes at least and at most; read_uncommitted.
+            struct.pack(">iiiib", -1, _WAIT_MS, 1, _AT_ONCE, 0),
             _INT32.pack(1) + string(topic),
             _INT32.pack(1) + struct.pack(">iqi", partition, offset, _AT_ONCE),
         )
@@ -79,7 +86,10 @@ def _fetched(broker: Connection, topic: str, partition: int, offset: int) -> tup
     answer = broker.ask(_FETCH, _VERSION, body)
     if answer is None:
         raise ServiceFailed(f"{topic}/{partition}: the broker closed the connection instead of answering a Fetch")
-    return _read(answer, topic, partition)
+    try:
+        return _read(answer, topic, partition)
+    except Undecodable as wrong:
+        raise ServiceFailed(f"{topic}/{partition}: the broker's answer to a Fetch cannot be read: {wrong}") from wrong
 
 
 def _read(answer: Cursor, topic: str, partition: int) -> tuple[int, bytes]:

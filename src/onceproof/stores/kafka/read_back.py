@@ -55,6 +55,9 @@ class Cluster(Protocol):
     def log_folders(self, topic: str) -> Mapping[int, Path]:
         """Partition -> folder of its leader's log; empty if the brokers' files cannot be read."""
 
+    def update_log(self, topic: str, partition: int, folder: Path) -> object:
+        """Bring a folder of `log_folders` up to date, if it is a copy."""
+
 
 @dataclass
 class TopicCounts:
@@ -172,8 +175,10 @@ class _Reader:
             if span.end == span.start:
                 continue
             with ExitStack() as closing:
-                log = self._log(folders.get(partition), closing)
-                columns = LogColumns(log, f"{topic}/{partition}")
+                folder = folders.get(partition)
+                log, where = self._log(folder, closing), f"{topic}/{partition}"
+                update = None if folder is None else partial(self._kafka.update_log, topic, partition, folder)
+                columns = LogColumns(log, where, update)
                 for messages, seen in self._merged(topic, partition, span):
                     self._writer.append(table, to_batch(partition, messages, seen, **columns.of(messages, seen)))
                     result.committed += seen.count(COMMITTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -25,9 +26,11 @@ _FROM_LOG = ("producer_id", "producer_epoch", "sequence", "txn_end_offset", "txn
 class LogColumns:
     """Columns that the log of a partition adds to its records. Records must be passed in offset order."""
 
-    def __init__(self, log: PartitionLog | None, where: str) -> None:
+    def __init__(self, log: PartitionLog | None, where: str, update: Callable[[], object] | None = None) -> None:
+        """``update`` brings the files of the log up to date, if they are copies."""
         self._log = log
         self._where = where
+        self._update = update
 
     def of(self, messages: list[Message], seen: list[str]) -> dict[str, list[int | None]]:
         """Column -> values; empty if there is no log.
@@ -62,6 +65,8 @@ class LogColumns:
     def _agreed(self, batch: Batch, end: Marker | None, offset: int, visibility: str) -> Marker | None:
         assert self._log is not None
         if batch.transactional and end is None:
+            if self._update is not None:
+                self._update()
             self._log.look_again()  # the transaction ended while it was being read
             end = self._log.end_of(batch)
         in_log = _visibility(batch, end)
