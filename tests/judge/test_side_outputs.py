@@ -336,3 +336,14 @@ def test_a_record_is_a_dead_letter_as_a_whole_or_row_by_row(stored_run: Any, fir
     run.insert("errors", {"order_id": 4, "n": 1})
     anomalies = judged(run).anomalies()
     assert anomalies == ({"unexplained": 1, "lost-write": 1} if first == "errors" else {"unexplained": 1})
+
+
+@pytest.mark.parametrize("errors", [{"table": "errors", "expected": "empty"}, BY_IDENTITY])
+def test_a_table_that_does_not_exist_counts_as_empty_and_is_mentioned(stored_run: Any, errors: Any) -> None:
+    """Many a job creates such a table with its first row; the scenario may also misspell it."""
+    run = orders(stored_run, written=ALL, errors=errors)
+    note = "there is no table 'errors': nothing created it, or it has another name (did you mean 'error'?)"
+    run.document["outputs"] = {"errors": {"columns": None, "note": note, "rows": 0}}
+    verdict = judged(run)
+    assert verdict.outcome is Outcome.HELD
+    assert verdict.reasons[1:] == (f"output errors counts as empty: {note}",)

@@ -82,6 +82,13 @@ def add_expectations(case: Case) -> None:
             case.expectations[output] = OutputExpectation(columns, whole=False, has_cause=False, has_key=False)
 
 
+def absent(case: Case) -> list[str]:
+    """The side outputs that count as empty because they do not exist: many a job creates such a table with its first row."""
+    notes = {output: record.note for output, record in (case.run.outputs or {}).items() if record.columns is None}
+    sides = [output for output, spec in case.scenario.outputs.items() if spec.is_side_output and notes.get(output)]
+    return [f"output {output} counts as empty: {notes[output]}" for output in sides]
+
+
 def match_dead_letters(case: Case) -> None:
     """Match the dead letters with the rows that their main outputs lack."""
     _leave_out_unjudgeable(case)

@@ -22,7 +22,7 @@ from onceproof.history import run_files
 from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.history.run_record import JobRecord, RunRecord
 from onceproof.history.version import refuse_other_version
-from onceproof.judge import batches, ledger, shown_rows
+from onceproof.judge import batches, ledger, shown_rows, side_outputs
 from onceproof.judge.case import record_key, removed
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.sources import undecodable_inputs
@@ -235,7 +235,7 @@ class _Evidence:
             reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
         reasons = [*reasons, *(_hurried(query, own_s) for query, own_s in (self.case.run.triggers or {}).items())]
         reasons = [*reasons, *(note for _, note in self.case.open_watermarks("none"))]
-        reasons += undecodable_inputs(self.case)
+        reasons += [*undecodable_inputs(self.case), *side_outputs.absent(self.case)]
         return Verdict(
             scenario=scenario.name,
             outcome=outcome,
