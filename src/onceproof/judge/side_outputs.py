@@ -84,9 +84,10 @@ def add_expectations(case: Case) -> None:
 
 def absent(case: Case) -> list[str]:
     """The side outputs that count as empty because they do not exist: many a job creates such a table with its first row."""
-    notes = {output: record.note for output, record in (case.run.outputs or {}).items() if record.columns is None}
-    sides = [output for output, spec in case.scenario.outputs.items() if spec.is_side_output and notes.get(output)]
-    return [f"output {output} counts as empty: {notes[output]}" for output in sides]
+    records = case.run.outputs or {}
+    sides = (output for output, spec in case.scenario.outputs.items() if spec.is_side_output)
+    read = ((output, records.get(output)) for output in sides)
+    return [f"output {o} counts as empty: {r.note}" for o, r in read if r is not None and r.columns is None and r.note]
 
 
 def match_dead_letters(case: Case) -> None:
