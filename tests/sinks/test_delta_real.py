@@ -69,6 +69,12 @@ spark.sql(f"OPTIMIZE delta.`{table}`")  # a commit of another kind
 outcomes.append(write(a, 10, 15, 2))
 found["replay"] = [outcomes, rows(table)]
 
+# Batches whose rows a filter has dropped, the first one too.
+table = folder / "empty"
+empty = [write(sink(table, "a"), first, last, batch) for batch, first, last in ((0, 0, 0), (1, 5, 10), (2, 10, 10))]
+found["empty batches"] = [[*empty, write(sink(table, "a"), 10, 10, 2)], rows(table)]
+table = folder / "replay"
+
 # Another checkpoint, with the same boundaries and then new ones.
 checkpoint("b", [10, 15, 20])
 b = sink(table, "b")
@@ -160,6 +166,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_replayed_batch_is_skipped_and_other_commits_do_not_matter(found: dict[str, Any]) -> None:
     assert found["replay"] == [["done"] * 5, list(range(15))]
+
+
+def test_a_batch_without_rows_has_progress(found: dict[str, Any]) -> None:
+    assert found["empty batches"] == [["done"] * 4, list(range(5, 10))]
 
 
 def test_after_a_lost_checkpoint_nothing_is_repeated_or_lost(found: dict[str, Any]) -> None:
