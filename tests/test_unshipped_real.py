@@ -72,6 +72,7 @@ def test_every_kind_of_fault_at_brokers_and_the_controller_hits(run_once: RunOnc
     assert "NOT_ENOUGH_REPLICAS" in evidence[6] and "MSG_SIZE_TOO_LARGE" in evidence[7]
 
 
+@pytest.mark.full
 def test_a_job_that_swallows_its_sinks_errors_is_violated(run_once: RunOnce) -> None:
     verdict = run_once(HERE / "swallows-errors.yaml").verdict
     assert verdict.outcome is Outcome.VIOLATED, summary(verdict)

@@ -15,7 +15,7 @@ import pytest
 
 from onceproof.stack.fetch.components import ensure_jars
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.full]
 
 SCRIPT = r"""
 import json, os, sys, threading, time

@@ -17,7 +17,7 @@ from onceproof.stack.embedded import EmbeddedStack
 
 from .bench import PostgresTarget
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.full]
 
 #: One task after the other: the first one stages its rows, and the second one fails.
 SCRIPT = """
