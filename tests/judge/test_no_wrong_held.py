@@ -113,7 +113,7 @@ def test_times_that_run_backwards_are_refused(clean_run: Any) -> None:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("wrong", [pytest.param(False, marks=pytest.mark.full), True])
 def test_value_of_64_mib(stored_run: Any, wrong: bool) -> None:
     run = scenario(stored_run, f'SELECT i, s, {PLAIN} FROM "in"')
     large = "x" * (64 << 20)
@@ -221,7 +221,7 @@ def test_null_is_neither_the_word_null_nor_an_empty_string(stored_run: Any) -> N
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keys", [1, 100_000])
+@pytest.mark.parametrize("keys", [1, pytest.param(100_000, marks=pytest.mark.full)])
 def test_one_key_or_many(stored_run: Any, keys: int) -> None:
     run = scenario(stored_run, f'SELECT i, {PLAIN} FROM "in"', order="per-key")
     count = 100_000
