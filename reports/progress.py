@@ -18,7 +18,7 @@ _BATCH_LINE_EVERY_S = 10.0
 
 _PHASES = {
     "fetch": "looking for components, fetching missing ones",
-    "stack": "starting the services",
+    "stack": "setting up the services",
     "prepare": "preparing topics and tables",
     "run": "running the job: feeding input, injecting faults",
     "drain": "draining: faults are healed, waiting for the known end of the input",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 from ruamel.yaml.comments import CommentedMap
+from typer.core import TyperGroup as Group
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import onceproof
@@ -402,6 +405,17 @@ def test_version() -> None:
 def test_help_shows_exit_codes_and_examples() -> None:
     assert "inconclusive" in invoke("--help").stdout
     assert "onceproof run effectively-once" in invoke("run", "--help").stdout
+
+
+def test_no_word_of_the_help_is_taken_for_markup() -> None:
+    """``[stack.NAME]`` would not be shown."""
+    command = get_command(app)
+    assert isinstance(command, Group)
+    groups = [command, *(one for one in command.commands.values() if isinstance(one, Group))]
+    commands = [one for group in groups for one in group.commands.values()]
+    texts = [(one.name, text) for one in commands for text in (one.help, *(getattr(p, "help", "") for p in one.params))]
+    assert len(texts) > 100
+    assert [(name, text) for name, text in texts if re.search(r"(?<!\\)\[[a-z]", text or "")] == []
 
 
 def test_help_imports_no_heavy_packages() -> None:

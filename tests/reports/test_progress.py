@@ -40,7 +40,7 @@ def test_phases_faults_and_restarts_get_a_line() -> None:
         ]
     )
     assert text.splitlines() == [
-        "   0.0 s  starting the services",
+        "   0.0 s  setting up the services",
         "   1.0 s    kafka is up (3.2 s)",
         "   2.0 s    job started",
         "   4.0 s    fault 1: crash driver fired at batch 2, after-sink-commit",

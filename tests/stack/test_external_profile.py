@@ -112,6 +112,7 @@ def test_a_mistyped_profile_shows_no_secret(was: str, now: str, monkeypatch: pyt
         ('"${TEST_PG_PASSWORD}"', '"written-here"', r"postgres\.password is written in the file itself"),
         ("tester@127", "tester:written-here@127", r"postgres\.uri holds a password"),
         ("TEST_PG_PASSWORD", "TEST_UNSET", r"postgres\.password: the environment variable TEST_UNSET is not set"),
+        ("TEST_PG_PASSWORD", "TEST_EMPTY", r"postgres\.password: the environment variable TEST_EMPTY is empty"),
         ("tester@", "", r"postgres: uri has no user"),
         ("5433/shop", "5433/shop?sslmode=require", "uri has the option 'sslmode'"),
         ('"SCRAM-SHA-512"', '"GSSAPI"', r"kafka\.sasl\.mechanism: .*not 'GSSAPI'"),
@@ -123,8 +124,11 @@ def test_a_mistyped_profile_shows_no_secret(was: str, now: str, monkeypatch: pyt
         ("[stack.staging]", "[stack.staging", "not TOML: .*line 2"),
     ],
 )
-def test_a_wrong_profile_names_the_file_the_key_and_the_fix(was: str, now: str, said: str) -> None:
+def test_a_wrong_profile_names_the_file_the_key_and_the_fix(
+    monkeypatch: pytest.MonkeyPatch, was: str, now: str, said: str
+) -> None:
     assert was in WHOLE
+    monkeypatch.setenv("TEST_EMPTY", "")
     with pytest.raises(UsageError, match=f"(?s)onceproof.toml.*{said}") as error:
         profile(WHOLE.replace(was, now))
     assert "written-here" not in str(error.value) and error.value.hint

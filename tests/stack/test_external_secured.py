@@ -161,7 +161,7 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], str, str]] = {
         "'job' may not create topic",
         "kafka-acls",
     ),
-    "password of Postgres": ({}, {"TEST_PG_PASSWORD": "not-this-one"}, "the password is wrong", "postgres.password"),
+    "password of Postgres": ({}, {"TEST_PG_PASSWORD": "not-this-one"}, "the server refuses the password", "postgres.password"),
     "authority of Postgres": ({"{postgres}": "{kafka}"}, {}, "its certificate is not trusted", "postgres.tls.ca"),
     "database": ({"/postgres\"": "/none\""}, {}, "does not exist", "postgres.uri"),
 }  # fmt: skip

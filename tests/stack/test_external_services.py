@@ -107,9 +107,9 @@ def test_tls_to_a_listener_without_it_names_the_setting(foreign: Foreign) -> Non
 @pytest.mark.parametrize(
     ("changes", "said", "hint"),
     [
-        ({"password": SecretStr("wrong-one")}, "the password is wrong", "postgres.password"),
+        ({"password": SecretStr("wrong-one")}, "the server refuses the password", "postgres.password"),
         ({"password": None}, "the server wants a password", "postgres.password"),
-        ({"uri": "postgresql://nobody@127.0.0.1:{port}/pipeline"}, "the password is wrong", "postgres.uri"),
+        ({"uri": "postgresql://nobody@127.0.0.1:{port}/pipeline"}, "the server refuses the password", "postgres.uri"),
         ({"uri": "postgresql://pipeline@127.0.0.1:{port}/none"}, "does not exist", "postgres.uri"),
         ({"uri": "postgresql://pipeline@127.0.0.1:1/pipeline"}, "cannot be reached", "postgres.uri"),
         ({"tls": Tls()}, "it does not speak TLS", "postgres.tls"),

@@ -26,7 +26,7 @@ def gate(
         ),
     ] = False,
     settings: Annotated[
-        Path, typer.Option(metavar="FILE", help="The file with the table [gate].", dir_okay=False)
+        Path, typer.Option(metavar="FILE", help="The file with the table `gate`.", dir_okay=False)
     ] = Path("onceproof.toml"),
     as_json: Json = False,
     junit: Junit = None,

@@ -202,15 +202,16 @@ def cleanup(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Remove what killed runs left on the Kafka and Postgres of [stack.NAME] in onceproof.toml.",
+            help="Remove what killed runs left on the Kafka and Postgres of this stack in onceproof.toml, and nothing of this machine.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Remove what a killed onceproof left behind.
 
-    Ends its processes and removes its files; with --stack, removes its topics,
-    schemas and replication slots. Runs in progress are not touched.
+    Ends its processes and removes its files on this machine. With --stack, it
+    removes its topics, schemas and replication slots there instead: after a
+    killed run on such a stack, run both. Runs in progress are not touched.
     """
     with failing_well(as_json) as output:
         from onceproof.cli.show.machine import cleaned

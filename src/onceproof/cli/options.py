@@ -60,7 +60,7 @@ Stack = Annotated[
     typer.Option(
         "--stack",
         metavar="NAME",
-        help="compose: Kafka and Postgres in containers. Any other name: those of [stack.NAME] in onceproof.toml.",
+        help="compose: Kafka and Postgres in containers. Any other name: a stack described in onceproof.toml.",
         show_default=False,
     ),
 ]

@@ -64,7 +64,7 @@ def test_an_image_that_is_not_there_is_named_before_anything_starts(tmp_path: Pa
     done = CliRunner().invoke(app, ["run", str(path), "--runs", str(tmp_path)])
     said = " ".join(done.output.split())
     assert done.exit_code == 4 and "daemon of this machine does not have 'no/such-image:1'" in said, done.output
-    assert "docker pull no/such-image:1" in said and "starting the services" not in said
+    assert "docker pull no/such-image:1" in said and "setting up the services" not in said
 
 
 def test_cleanup_removes_the_driver_of_a_killed_run(tmp_path: Path) -> None:

@@ -35,4 +35,7 @@ def cleaned(dry_run: bool, as_json: bool, stack: str | None = None) -> str:
         done = clean_up_stack(stack, dry_run=dry_run)
     if as_json:
         return json.dumps({"dry_run": dry_run, "done": done})
-    return "\n".join(done) if done else "nothing was left behind"
+    if done:
+        return "\n".join(done)
+    nothing = "nothing was left behind"
+    return nothing if stack is None else f"{nothing} on stack {stack}; of this machine: onceproof cleanup"

@@ -140,7 +140,7 @@ _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 
 #: Part of libpq's message -> cause and fix.
 _CAUSES = (
-    ("password authentication failed", "the password is wrong", "see postgres.uri (the user) and postgres.password"),
+    ("password authentication failed", "the server refuses the password", "see postgres.uri (the user) and postgres.password"),
     ("no password supplied", "the server wants a password", 'add postgres.password = "${NAME}"'),
     ("certificate has expired", "its certificate has expired", "renew it: see postgres.tls"),
     ("certificate verify failed", "its certificate is not trusted", "set postgres.tls.ca to its authority's certificate"),

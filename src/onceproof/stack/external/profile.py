@@ -292,9 +292,10 @@ def _filled(value: Any, where: str, keys: tuple[str, ...], substituted: list[str
         return value
 
     def variable(found: re.Match[str]) -> str:
-        if found[1] not in os.environ:
+        if not os.environ.get(found[1]):
+            state = "empty" if found[1] in os.environ else "not set"
             raise UsageError(
-                f"{where}: {'.'.join(keys)}: the environment variable {found[1]} is not set",
+                f"{where}: {'.'.join(keys)}: the environment variable {found[1]} is {state}",
                 hint=f"run `export {found[1]}=...` first",
             )
         substituted.append(os.environ[found[1]])

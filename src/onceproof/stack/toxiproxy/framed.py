@@ -99,7 +99,7 @@ class Frames:
         if self.refusals():
             raise EnvironmentProblem(
                 "; ".join(self.refusals()),
-                hint="the embedded services use plaintext on loopback; a job that requires encryption cannot be observed",
+                hint="embedded services use plaintext; on a stack with TLS the job must use the settings of {kafka.properties}",
             )
 
     def guards(self) -> list[Guard]:
