@@ -89,6 +89,7 @@ class DeltaAppend:
             failpoints.reach("after-sink-commit", **self._who(batch_id))
 
     def _write(self, batch_df: DataFrame, batch_id: int) -> bool:
+        # Before the batch has run: Spark 4 makes the folder of the state when it plans the first batch.
         ranges = self._checkpoint.ranges(batch_id)
         spark = batch_df.sparkSession
         last = self._last(spark)

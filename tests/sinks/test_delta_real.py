@@ -207,10 +207,8 @@ def test_progress_whose_commit_has_expired_is_an_error(found: dict[str, Any]) ->
 
 
 def test_a_driver_that_was_overtaken_writes_nothing(found: dict[str, Any]) -> None:
-    assert found["overtaken by the same query"] == [
-        ["done"],
-        list(range(5)),
-    ]  # the other one has written this very batch
+    # The other driver has written this very batch.
+    assert found["overtaken by the same query"] == [["done"], list(range(5))]
     ((outcome,), rows) = found["overtaken by the other query"]
     assert outcome.startswith("Fenced: ")
     assert rows == list(range(3))

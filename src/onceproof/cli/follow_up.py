@@ -202,16 +202,16 @@ def cleanup(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Remove what killed runs left on the Kafka and Postgres of this stack in onceproof.toml, and nothing of this machine.",
+            help="Remove what killed runs left on this stack (of onceproof.toml, or compose), and nothing on this machine.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Remove what a killed onceproof left behind.
 
-    Ends its processes and removes its files on this machine. With --stack, it
-    removes its topics, schemas and replication slots there instead: after a
-    killed run on such a stack, run both. Runs in progress are not touched.
+    Ends its processes and removes its files on this machine. With --stack, removes
+    its topics, schemas and replication slots there instead. Run it without --stack
+    first: a job that still runs uses them. Runs in progress are not touched.
     """
     with failing_well(as_json) as output:
         from onceproof.cli.show.machine import cleaned

@@ -38,4 +38,4 @@ def cleaned(dry_run: bool, as_json: bool, stack: str | None = None) -> str:
     if done:
         return "\n".join(done)
     nothing = "nothing was left behind"
-    return nothing if stack is None else f"{nothing} on stack {stack}; of this machine: onceproof cleanup"
+    return nothing if stack is None else f"{nothing} on stack {stack} (`onceproof cleanup` looks on this machine)"
