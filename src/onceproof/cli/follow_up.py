@@ -209,9 +209,10 @@ def cleanup(
 ) -> None:
     """Remove what a killed onceproof left behind.
 
-    Ends its processes and removes its files on this machine. With --stack, removes
-    its topics, schemas and replication slots there instead. Run it without --stack
-    first: a job that still runs uses them. Runs in progress are not touched.
+    Ends its processes and removes its files on this machine. With --stack,
+    removes its topics, schemas and replication slots there instead: run it
+    without --stack first, because a job that still runs uses them. Runs in
+    progress are not touched.
     """
     with failing_well(as_json) as output:
         from onceproof.cli.show.machine import cleaned
